@@ -1,0 +1,46 @@
+/*
+ * Entries of the log: one line of restricted JCS, at most KV_MAX_AUDIT_ENTRY_BYTES, from a typed struct. No free text: ids, closed
+ * enums, numbers, hashes. What a client wrote enters only as a salted hash.
+ */
+#ifndef KV_AUDIT_EVENT_H
+#define KV_AUDIT_EVENT_H
+
+#include "audit/merkle.h"
+#include "dataplane/base/audit_sink.h"
+
+enum kv_audit_op {
+    KV_AUDIT_TENANT_CREATE,
+    KV_AUDIT_KEY_CREATE,      /* an API key */
+    KV_AUDIT_SESSION_CREATE,
+    KV_AUDIT_ERASE_REQUEST,
+    KV_AUDIT_ERASE_DESTROY,
+    KV_AUDIT_ERASE_QUARANTINE,
+    KV_AUDIT_OFFLOAD,
+    KV_AUDIT_RESTORE,
+    KV_AUDIT_INTEGRITY,
+    KV_AUDIT_ROOT_CHANGE,
+    KV_AUDIT_INSTANCE_JOIN,
+};
+const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
+
+struct kv_audit_event {
+    enum kv_audit_op op;
+    uint64_t realtime_us;
+    struct kv_id tenant, session; /* zero: absent */
+    struct kv_id actor;           /* API key id; zero: the system */
+    const char *actor_role;       /* "operator", …, "system" */
+    struct kv_id subject;         /* erasure, key, root … ; zero: absent */
+    const char *subject_prefix;   /* "era" */
+    const char *detail_sha256;    /* hex or NULL */
+    /* transfers */
+    bool has_transfer;
+    uint64_t instance_seq;
+    uint64_t blocks, bytes, duration_us;
+    const char *tier;
+    struct kv_hash block_root;
+    const char *outcome;          /* kv_err_name */
+};
+
+KV_RC kv_audit_encode(const struct kv_audit_event *event, struct kv_buf *ret_line);
+
+#endif

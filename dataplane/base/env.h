@@ -1,0 +1,30 @@
+/*
+ * Time and randomness, passed in and never global, so that a simulator can own them.
+ */
+#ifndef KV_BASE_ENV_H
+#define KV_BASE_ENV_H
+
+#include "dataplane/base/err.h"
+
+struct kv_env {
+    void *ctx;
+    uint64_t (*monotonic_ns)(void *ctx);  /* CLOCK_MONOTONIC: durations, deadlines */
+    uint64_t (*boottime_ns)(void *ctx);   /* CLOCK_BOOTTIME: leases; goes on while the machine sleeps */
+    uint64_t (*realtime_us)(void *ctx);   /* microseconds since 1970 UTC: what people read */
+    KV_RC (*random)(void *ctx, void *target, size_t len); /* getrandom(2), never a user-space generator alone */
+};
+
+extern const struct kv_env kv_env_system;
+
+static inline uint64_t kv_now_ns(const struct kv_env *env)
+{
+    return env->monotonic_ns(env->ctx);
+}
+
+#define KV_MS_NS UINT64_C(1000000)
+#define KV_S_NS UINT64_C(1000000000)
+
+/* "2026-11-30T17:18:18.000000Z"; `text` has room for 28. */
+void kv_time_text(uint64_t realtime_us, char text[28]);
+
+#endif

@@ -1,0 +1,22 @@
+/*
+ * Named fault points. In test builds (KV_FAULTS) the environment says what happens at one:
+ *   KVRUN_FAULT="tier/nvme/write=EIO@3,erase/rekeyed=kill@1"
+ * kill: SIGKILL to the own process, at the Nth passing (default the first). Any other word: the point reports a fault
+ * (returns true) from the Nth passing on; `once` after the name (`name=fail@3once`) for exactly that passing.
+ * In release builds a point is the constant false.
+ */
+#ifndef KV_BASE_FAULT_H
+#define KV_BASE_FAULT_H
+
+#include <stdbool.h>
+
+#ifdef KV_FAULTS
+#define KV_FAULT(name) kv_fault_hit(name)
+bool kv_fault_hit(const char *name);
+/* For tests in the same process; replaces the environment's. NULL clears. */
+void kv_fault_set(const char *spec);
+#else
+#define KV_FAULT(name) (false)
+#endif
+
+#endif

@@ -1,0 +1,43 @@
+/*
+ * Structured log: one JSON object a line on stderr. Events are fixed strings that can be grepped, values are typed
+ * fields. There is no field for a secret, a prompt or block bytes. Thread: any.
+ */
+#ifndef KV_BASE_LOG_H
+#define KV_BASE_LOG_H
+
+#include "dataplane/base/err.h"
+
+enum kv_log_level { KV_LOG_DEBUG, KV_LOG_INFO, KV_LOG_WARN, KV_LOG_ERROR };
+
+enum kv_log_kind { KV_LF_END = 0, KV_LF_U64, KV_LF_I64, KV_LF_TEXT, KV_LF_ID, KV_LF_RC, KV_LF_BOOL };
+
+struct kv_log_field {
+    const char *name;
+    enum kv_log_kind kind;
+    uint64_t u;
+    int64_t i;
+    const char *text;   /* borrowed for the call; escaped; cut at 256 bytes */
+    const struct kv_id *id;
+};
+
+#define KV_FU(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_U64, .u = (uint64_t)(v)})
+#define KV_FI(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_I64, .i = (int64_t)(v)})
+#define KV_FT(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_TEXT, .text = (v)})
+/* `prefix` is the id's type: KV_FID("session", "ses", &id). */
+#define KV_FID(n, prefix, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_ID, .text = (prefix), .id = (v)})
+#define KV_FRC(v) ((struct kv_log_field){.name = "rc", .kind = KV_LF_RC, .u = (uint64_t)(v)})
+#define KV_FB(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_BOOL, .u = (v) ? 1 : 0})
+
+/* kv_log(KV_LOG_INFO, "http", "listening", KV_FU("port", 7433)); fields are optional. */
+#define kv_log(level, module, event, ...)                                                          \
+    kv_log_write((level), (module), (event),                                                       \
+                 (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ) {.kind = KV_LF_END}})
+
+void kv_log_write(enum kv_log_level level, const char *module, const char *event,
+                  const struct kv_log_field *fields);
+void kv_log_set_level(enum kv_log_level level);
+KV_RC kv_log_parse_level(const char *text, enum kv_log_level *ret_level);
+void kv_log_set_fd(int fd); /* default 2 */
+uint64_t kv_log_count(enum kv_log_level level);
+
+#endif

@@ -1,0 +1,60 @@
+/*
+ * Root of erasure: what opens the key tree, kept outside the database. A provider holds one wrapping key a root and
+ * destroys that; destroying it is the moment of erasure. All operations compare ids and are idempotent, so that a
+ * repeated call after a crash ends in the same state.
+ *
+ *          create(R')               commit(R', R)
+ *   {R}  ------------->  {R, R'}  ----------------->  {R'}          discard(R'): {R, R'} -> {R}
+ *
+ * commit with a zero `old` makes the first root active. Thread: one caller at a time.
+ */
+#ifndef KV_KEYS_ROE_H
+#define KV_KEYS_ROE_H
+
+#include "dataplane/base/buf.h"
+#include "dataplane/crypto/secret.h"
+
+struct kv_roe;
+
+struct kv_roe_conf {
+    const char *provider; /* "file" or "memory" */
+    const char *path;     /* file: an absolute path; created when it is not there */
+    const struct kv_env *env;
+};
+
+struct kv_roe_receipt {
+    struct kv_id destroyed, active;
+    uint64_t realtime_us;
+    uint8_t hash[32]; /* SHA-256 over what the provider attests: provider, ids, time */
+};
+
+struct kv_roe_ops {
+    const char *name;
+    KV_RC (*open)(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe);
+    /* A fresh wrapping key for `id`, durable before it returns. KV_E_INVALID_STATE when another root is staged. */
+    KV_RC (*create)(struct kv_roe *roe, const struct kv_id *id);
+    KV_RC (*wrap)(struct kv_roe *roe, const struct kv_id *id, const struct kv_secret *root, struct kv_buf *ret_blob);
+    /* KV_E_MISSING: no such root here. KV_E_WRONG_KEY, KV_E_TAMPERED: the blob is not of this root. */
+    KV_RC (*unwrap)(struct kv_roe *roe, const struct kv_id *id, struct kv_bytes blob, struct kv_secret **ret_root);
+    /* Destroys `old` durably and makes `fresh` the active one. KV_E_STALE when either id is not what is there. Already
+     * done (fresh active, old absent) is KV_OK with a receipt. */
+    KV_RC (*commit)(struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old,
+                    struct kv_roe_receipt *ret_receipt);
+    KV_RC (*discard)(struct kv_roe *roe, const struct kv_id *staged); /* absent is KV_OK; the active one is KV_E_STALE */
+    /* Zero ids where there is none. Reads the medium afresh. */
+    KV_RC (*list)(struct kv_roe *roe, struct kv_id *ret_active, struct kv_id *ret_staged);
+    const char *(*describe)(const struct kv_roe *roe); /* "file (O_DIRECT, in place)"; never key material */
+    void (*close)(struct kv_roe *roe);
+};
+
+struct kv_roe {
+    const struct kv_roe_ops *ops;
+};
+
+extern const struct kv_roe_ops kv_roe_memory; /* for tests; a restart loses every session */
+extern const struct kv_roe_ops kv_roe_file;   /* two 4 KiB slots in one file, written in place, see roe_file.c */
+
+/* KV_E_CONFIG for an unknown provider. The file provider takes an exclusive lock: a second process is KV_E_BUSY. */
+KV_RC kv_roe_open(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe);
+
+#endif
