@@ -1,0 +1,209 @@
+/*
+ * The use cases of the server: what a request means, without HTTP, JSON or SQL. Handlers in server/http decode a request into these
+ * structs, call one function here and encode the answer.
+ *
+ * Thread: a service thread, which owns its `struct kv_call` and through it one database connection. A function blocks on the database or on
+ * an engine future, never on both at once. What a transfer must know is held in memory under the instance's lease, so offload, restore and
+ * lookup of an open session never wait for the database.
+ */
+#ifndef KV_SVC_H
+#define KV_SVC_H
+
+#include "audit/certificate.h"
+#include "audit/journal.h"
+#include "dataplane/engine/engine.h"
+#include "dataplane/keys/roe.h"
+
+struct kv_svc;
+struct kv_pg;
+
+struct kv_svc_conf {
+    const char *db_url;           /* libpq connection string */
+    bool migrate_auto;            /* apply pending migrations at start; else they refuse the start */
+    const char *state_folder;     /* ours, 0700: journal, signing keys, sockets */
+    const char *root_provider, *root_path;
+    const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
+    const char *host_name;        /* origin prefix of the logs: "<host_name>/audit" */
+    uint64_t lease_ns;            /* of this instance; 5 s */
+    uint64_t journal_bytes_max, journal_lag_max_ns;
+    struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
+    const struct kv_env *env;
+};
+
+/* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the threads:
+ * lease keeper, eraser, sequencer, descriptor socket. */
+KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc);
+/* New transfers are refused, running ones end, the journal is shipped as far as the database is there, threads end. */
+KV_RC kv_svc_stop(struct kv_svc *svc);
+
+struct kv_principal {
+    struct kv_id key, tenant; /* tenant is zero for the operator's keys */
+    unsigned roles;           /* mask of enum kv_role */
+};
+
+/* One request's call. The service thread keeps one and reuses it. */
+struct kv_call {
+    struct kv_svc *svc;
+    struct kv_pg *pg;            /* owned by the thread's worker */
+    struct kv_principal who;
+    struct kv_errinfo info;      /* filled where a failure happens */
+    struct kv_id erasure;        /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
+    uint64_t db_ns, engine_ns;   /* time spent waiting, for Server-Timing */
+};
+
+KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
+void kv_call_done(struct kv_call *call);
+void kv_call_reset(struct kv_call *call); /* before each request */
+
+/* --- access ------------------------------------------------------------------------------------------------------ */
+
+/* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory. */
+KV_RC kv_svc_authenticate(struct kv_call *call, const char *token);
+
+#define KV_API_KEY_TEXT_SIZE 96
+struct kv_key_new {
+    const char *name;
+    unsigned roles;
+    uint64_t expires_in_seconds; /* 0: 90 days; at most 365 days */
+};
+struct kv_key_view {
+    struct kv_id id, tenant;
+    unsigned roles;
+    uint64_t created_us, expires_us;
+    char secret[KV_API_KEY_TEXT_SIZE]; /* shown once; wipe it after encoding */
+};
+/* `tenant` zero: an operator key. KV_E_FORBIDDEN when the caller may not give these roles. */
+KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in, struct kv_key_view *ret_key);
+/* The first operator key, only when there is none yet: KV_E_INVALID_STATE otherwise. For the server's start. */
+KV_RC kv_svc_bootstrap_key(struct kv_call *call, struct kv_key_view *ret_key);
+
+/* --- tenants and sessions ---------------------------------------------------------------------------------------- */
+
+struct kv_tenant_view {
+    struct kv_id id;
+    char name[64], display_name[257], state[16];
+    uint64_t created_us;
+};
+KV_RC kv_svc_tenant_create(struct kv_call *call, const char *name, const char *display_name, struct kv_tenant_view *ret_tenant);
+KV_RC kv_svc_tenant_get(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
+
+struct kv_model {
+    char id[129], revision[129];
+    uint8_t fingerprint[32]; /* zero when absent */
+};
+
+struct kv_session_view {
+    struct kv_id id, tenant;
+    char state[16];
+    struct kv_model model;
+    uint64_t created_us;
+    struct kv_scope_usage usage;
+};
+KV_RC kv_svc_session_create(struct kv_call *call, const struct kv_model *model, struct kv_session_view *ret_session);
+KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, struct kv_session_view *ret_session);
+
+/* --- engines and pools ------------------------------------------------------------------------------------------- */
+
+struct kv_engine_new {
+    char name[129], kind[17], engine_version[129], boot_id[65];
+    int64_t pid;
+    struct kv_model model;
+    uint32_t lease_seconds; /* 0: 5 */
+};
+struct kv_engine_view {
+    struct kv_id id, server_incarnation;
+    uint64_t lease_expires_us;
+    uint32_t lease_seconds;
+    bool existed;
+};
+KV_RC kv_svc_engine_register(struct kv_call *call, const struct kv_engine_new *in, struct kv_engine_view *ret_engine);
+
+#define KV_REVOCATIONS_MAX 64
+struct kv_heartbeat_view {
+    struct kv_engine_view engine;
+    struct kv_id revoked[KV_REVOCATIONS_MAX]; /* sessions revoked since the engine's last heartbeat */
+    size_t revoked_count;
+};
+KV_RC kv_svc_engine_heartbeat(struct kv_call *call, const struct kv_id *engine, struct kv_heartbeat_view *ret_view);
+KV_RC kv_svc_engine_remove(struct kv_call *call, const struct kv_id *engine);
+
+struct kv_pool_new {
+    struct kv_id engine;
+    char fd_token[48];
+    struct kv_pool_spec spec; /* fd, id, engine and tenant are filled in by the service */
+};
+struct kv_pool_view {
+    struct kv_id id;
+    uint64_t bytes_per_block;
+    uint8_t layout_fingerprint[32];
+};
+KV_RC kv_svc_pool_register(struct kv_call *call, struct kv_pool_new *in, struct kv_pool_view *ret_pool);
+KV_RC kv_svc_pool_remove(struct kv_call *call, const struct kv_id *pool);
+
+/* A descriptor came in over the side socket. `ret_token` has room for 40. Takes `fd` on success. */
+KV_RC kv_svc_fd_offer(struct kv_svc *svc, int fd, int64_t peer_pid, char ret_token[48]);
+
+/* --- transfers --------------------------------------------------------------------------------------------------- */
+
+struct kv_blocks_in {
+    struct kv_id session, pool;
+    uint32_t count;
+    const uint8_t (*hashes)[32]; /* the engine's chained token hashes; borrowed */
+    const uint32_t *slots;       /* NULL for a lookup */
+    enum kv_transfer_wait wait;
+    uint64_t deadline_ms;        /* 0: KV_MAX_TRANSFER_MS */
+};
+struct kv_blocks_out {
+    struct kv_id op;
+    enum kv_block_result *results; /* the caller's arrays, `count` each */
+    uint8_t *tiers;                /* transfers: the kv_tier_id; lookup: mask of 1 << kv_tier_id */
+    uint32_t done_blocks, present_blocks, leading_blocks;
+    uint64_t bytes, duration_us;
+};
+KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out);
+KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out);
+KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out);
+
+/* --- erasures and certificates ----------------------------------------------------------------------------------- */
+
+struct kv_erasure_view {
+    struct kv_id id, tenant, session;
+    enum kv_erasure_state state;
+    const char *claim;                          /* what may honestly be said in this state; static text */
+    uint64_t requested_us;
+    uint64_t step_us[KV_ERASURE_CERTIFIED + 1]; /* when a state was reached; 0: not yet */
+    char quarantine_reason[129];
+};
+const char *kv_erasure_state_name(enum kv_erasure_state state); /* "requested" */
+/* `reason` may be NULL. An erasure that exists for the session is returned as it is (*ret_existed). Waits up to wait_seconds for
+ * the certificate. */
+KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
+                            unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed);
+KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure);
+
+enum kv_certificate_form { KV_CERT_BUNDLE, KV_CERT_JWS, KV_CERT_PAYLOAD };
+KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum kv_certificate_form form, struct kv_buf *ret_bytes);
+KV_RC kv_svc_jwks(struct kv_svc *svc, struct kv_buf *ret_json);
+KV_RC kv_svc_log_vkey(struct kv_svc *svc, struct kv_buf *ret_text);
+
+/* --- operators ---------------------------------------------------------------------------------------------------- */
+
+void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats);
+KV_RC kv_svc_drain_dram(struct kv_call *call, uint64_t *ret_blocks);
+
+struct kv_ready_check {
+    const char *name;   /* "db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown" */
+    bool ok;
+    const char *detail; /* static text */
+};
+#define KV_READY_CHECKS 7
+/* From cached state; never waits. True when all are ok. */
+bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_CHECKS]);
+
+struct kv_about {
+    struct kv_id cluster, instance;
+    const char *engine_socket, *fd_socket, *io_name, *cipher_name, *root_provider;
+};
+void kv_svc_about(struct kv_svc *svc, struct kv_about *ret_about);
+
+#endif
