@@ -1,10 +1,10 @@
 /*
- * The use cases of the server: what a request means, without HTTP, JSON or SQL. Handlers in server/http decode a request into these
- * structs, call one function here and encode the answer.
+ * The use cases of the server: what a request means, without HTTP, JSON or SQL. Handlers in server/http decode a
+ * request into these structs, call one function here and encode the answer.
  *
- * Thread: a service thread, which owns its `struct kv_call` and through it one database connection. A function blocks on the database or on
- * an engine future, never on both at once. What a transfer must know is held in memory under the instance's lease, so offload, restore and
- * lookup of an open session never wait for the database.
+ * Thread: a service thread, which owns its `struct kv_call` and through it one database connection. A function blocks
+ * on the database or on an engine future, never on both at once. What a transfer must know is held in memory under the
+ * instance's lease, so offload, restore and lookup of an open session never wait for the database.
  */
 #ifndef KV_SVC_H
 #define KV_SVC_H
@@ -18,20 +18,20 @@ struct kv_svc;
 struct kv_pg;
 
 struct kv_svc_conf {
-    const char *db_url;           /* libpq connection string */
-    bool migrate_auto;            /* apply pending migrations at start; else they refuse the start */
-    const char *state_folder;     /* ours, 0700: journal, signing keys, sockets */
+    const char *db_url;       /* libpq connection string */
+    bool migrate_auto;        /* apply pending migrations at start; else they refuse the start */
+    const char *state_folder; /* ours, 0700: journal, signing keys, sockets */
     const char *root_provider, *root_path;
     const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
-    const char *host_name;        /* origin prefix of the logs: "<host_name>/audit" */
-    uint64_t lease_ns;            /* of this instance; 5 s */
+    const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
+    uint64_t lease_ns;                     /* of this instance; 5 s */
     uint64_t journal_bytes_max, journal_lag_max_ns;
     struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
     const struct kv_env *env;
 };
 
-/* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the threads:
- * lease keeper, eraser, sequencer, descriptor socket. */
+/* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the
+ * threads: lease keeper, eraser, sequencer, descriptor socket. */
 KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc);
 /* New transfers are refused, running ones end, the journal is shipped as far as the database is there, threads end. */
 KV_RC kv_svc_stop(struct kv_svc *svc);
@@ -44,11 +44,11 @@ struct kv_principal {
 /* One request's call. The service thread keeps one and reuses it. */
 struct kv_call {
     struct kv_svc *svc;
-    struct kv_pg *pg;            /* owned by the thread's worker */
+    struct kv_pg *pg; /* owned by the thread's worker */
     struct kv_principal who;
-    struct kv_errinfo info;      /* filled where a failure happens */
-    struct kv_id erasure;        /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
-    uint64_t db_ns, engine_ns;   /* time spent waiting, for Server-Timing */
+    struct kv_errinfo info;    /* filled where a failure happens */
+    struct kv_id erasure;      /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
+    uint64_t db_ns, engine_ns; /* time spent waiting, for Server-Timing */
 };
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
@@ -57,7 +57,8 @@ void kv_call_reset(struct kv_call *call); /* before each request */
 
 /* --- access ------------------------------------------------------------------------------------------------------ */
 
-/* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory. */
+/* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory.
+ */
 KV_RC kv_svc_authenticate(struct kv_call *call, const char *token);
 
 #define KV_API_KEY_TEXT_SIZE 96
@@ -73,7 +74,8 @@ struct kv_key_view {
     char secret[KV_API_KEY_TEXT_SIZE]; /* shown once; wipe it after encoding */
 };
 /* `tenant` zero: an operator key. KV_E_FORBIDDEN when the caller may not give these roles. */
-KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in, struct kv_key_view *ret_key);
+KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in,
+                        struct kv_key_view *ret_key);
 /* The first operator key, only when there is none yet: KV_E_INVALID_STATE otherwise. For the server's start. */
 KV_RC kv_svc_bootstrap_key(struct kv_call *call, struct kv_key_view *ret_key);
 
@@ -84,7 +86,8 @@ struct kv_tenant_view {
     char name[64], display_name[257], state[16];
     uint64_t created_us;
 };
-KV_RC kv_svc_tenant_create(struct kv_call *call, const char *name, const char *display_name, struct kv_tenant_view *ret_tenant);
+KV_RC kv_svc_tenant_create(struct kv_call *call, const char *name, const char *display_name,
+                           struct kv_tenant_view *ret_tenant);
 KV_RC kv_svc_tenant_get(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
 
 struct kv_model {
@@ -151,7 +154,7 @@ struct kv_blocks_in {
     const uint8_t (*hashes)[32]; /* the engine's chained token hashes; borrowed */
     const uint32_t *slots;       /* NULL for a lookup */
     enum kv_transfer_wait wait;
-    uint64_t deadline_ms;        /* 0: KV_MAX_TRANSFER_MS */
+    uint64_t deadline_ms; /* 0: KV_MAX_TRANSFER_MS */
 };
 struct kv_blocks_out {
     struct kv_id op;
@@ -169,20 +172,21 @@ KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct 
 struct kv_erasure_view {
     struct kv_id id, tenant, session;
     enum kv_erasure_state state;
-    const char *claim;                          /* what may honestly be said in this state; static text */
+    const char *claim; /* what may honestly be said in this state; static text */
     uint64_t requested_us;
     uint64_t step_us[KV_ERASURE_CERTIFIED + 1]; /* when a state was reached; 0: not yet */
     char quarantine_reason[129];
 };
 const char *kv_erasure_state_name(enum kv_erasure_state state); /* "requested" */
-/* `reason` may be NULL. An erasure that exists for the session is returned as it is (*ret_existed). Waits up to wait_seconds for
- * the certificate. */
+/* `reason` may be NULL. An erasure that exists for the session is returned as it is (*ret_existed). Waits up to
+ * wait_seconds for the certificate. */
 KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
                             unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed);
 KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure);
 
 enum kv_certificate_form { KV_CERT_BUNDLE, KV_CERT_JWS, KV_CERT_PAYLOAD };
-KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum kv_certificate_form form, struct kv_buf *ret_bytes);
+KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum kv_certificate_form form,
+                         struct kv_buf *ret_bytes);
 KV_RC kv_svc_jwks(struct kv_svc *svc, struct kv_buf *ret_json);
 KV_RC kv_svc_log_vkey(struct kv_svc *svc, struct kv_buf *ret_text);
 
@@ -192,7 +196,7 @@ void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats);
 KV_RC kv_svc_drain_dram(struct kv_call *call, uint64_t *ret_blocks);
 
 struct kv_ready_check {
-    const char *name;   /* "db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown" */
+    const char *name; /* "db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown" */
     bool ok;
     const char *detail; /* static text */
 };

@@ -1,0 +1,441 @@
+/*
+ * The table of configuration keys and everything that is driven by it. Must never print a password: see show_value.
+ */
+#include "server/config/conf.h"
+
+#include "dataplane/base/mem.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+enum conf_type { CONF_TEXT, CONF_WORD, CONF_COUNT, CONF_SIZE, CONF_DURATION, CONF_PERCENT };
+
+struct conf_key {
+    const char *name;
+    enum conf_type type;
+    size_t offset;
+    const char *fallback;
+    uint64_t min, max;
+    const char *words; /* CONF_WORD: "a|b|c" */
+    const char *help;
+};
+
+#define AT(member) offsetof(struct kv_conf, member)
+#define KIB UINT64_C(1024)
+#define MIB (KIB * 1024)
+#define GIB (MIB * 1024)
+
+static const struct conf_key keys[] = {
+    {"http.listen", CONF_TEXT, AT(http_listen), "127.0.0.1:7433", 0, 0, NULL,
+     "address of the API; loopback only in this version"},
+    {"http.admin_listen", CONF_TEXT, AT(http_admin_listen), "127.0.0.1:7434", 0, 0, NULL,
+     "address of probes and metrics; loopback only"},
+    {"http.socket", CONF_TEXT, AT(http_socket), "", 0, 0, NULL,
+     "UNIX socket for engines; empty: engine.sock in the state folder"},
+    {"http.connections", CONF_COUNT, AT(http_connections), "2000", 1, 100000, NULL, "connections of one listener"},
+    {"http.header_timeout", CONF_DURATION, AT(http_header_timeout_ms), "10s", 100, 600000, NULL,
+     "time for a request's headers"},
+    {"http.idle_timeout", CONF_DURATION, AT(http_idle_timeout_ms), "60s", 1000, 3600000, NULL, "idle connection"},
+    {"service.threads", CONF_COUNT, AT(service_threads), "4", 1, 64, NULL,
+     "threads that serve requests, one database connection each"},
+    {"db.url", CONF_TEXT, AT(db_url), "", 0, 0, NULL, "PostgreSQL; empty: a private cluster in the state folder"},
+    {"db.migrate", CONF_WORD, AT(db_migrate), "check", 0, 0, "check|auto",
+     "pending schema migrations: refuse to start, or apply"},
+    {"state.dir", CONF_TEXT, AT(state_dir), "/var/lib/kvrun", 0, 0, NULL,
+     "folder of this instance: journal, signing keys, sockets"},
+    {"root.provider", CONF_WORD, AT(root_provider), "file", 0, 0, "file|memory", "root of erasure"},
+    {"root.path", CONF_TEXT, AT(root_path), "", 0, 0, NULL,
+     "file provider; keep it out of every backup; empty: root in the state folder"},
+    {"tiers.dram.bytes", CONF_SIZE, AT(dram_bytes), "256MiB", MIB, 1024 * GIB, NULL, "host memory for sealed blocks"},
+    {"tiers.nvme.path", CONF_TEXT, AT(nvme_path), "", 0, 0, NULL,
+     "folder of the nvme tier; empty: nvme in the state folder"},
+    {"tiers.nvme.bytes", CONF_SIZE, AT(nvme_bytes), "0", 0, 1024 * 1024 * GIB, NULL,
+     "physical cap of the nvme tier; 0: no nvme tier"},
+    {"placement.watermark_high", CONF_PERCENT, AT(watermark_high), "90", 10, 100, NULL,
+     "dram use above which cold blocks go down"},
+    {"placement.watermark_low", CONF_PERCENT, AT(watermark_low), "80", 5, 100, NULL, "until it is below this"},
+    {"device.staging_bytes", CONF_SIZE, AT(staging_bytes), "64MiB", MIB, 64 * MIB, NULL,
+     "locked memory for one opened block; the largest block"},
+    {"io.engine", CONF_WORD, AT(io_engine), "auto", 0, 0, "auto|io_uring|threads", "file I/O"},
+    {"io.queue_depth", CONF_COUNT, AT(io_queue_depth), "64", 1, 4096, NULL, "requests in flight"},
+    {"io.threads", CONF_COUNT, AT(io_threads), "4", 1, 64, NULL, "threads of the threads engine"},
+    {"crypto.backend", CONF_WORD, AT(cipher), "auto", 0, 0, "auto|ipsec-mb|openssl", "who computes AES-GCM"},
+    {"instance.lease", CONF_DURATION, AT(instance_lease_ms), "5s", 1000, 60000, NULL,
+     "how long keys stay usable without the database"},
+    {"audit.journal_bytes", CONF_SIZE, AT(journal_bytes), "64MiB", MIB, GIB, NULL,
+     "transfer records not yet in the database"},
+    {"audit.max_lag", CONF_DURATION, AT(audit_max_lag_ms), "30s", 1000, 3600000, NULL,
+     "age of the oldest of them; past it transfers are refused"},
+    {"log.host", CONF_TEXT, AT(log_host), "kvrun.local", 0, 0, NULL, "name that the audit logs' origins start with"},
+    {"log.level", CONF_WORD, AT(log_level), "info", 0, 0, "debug|info|warn|error", "what is logged"},
+    {"shutdown.grace", CONF_DURATION, AT(shutdown_grace_ms), "25s", 0, 600000, NULL,
+     "time for running requests at the end"},
+};
+#define KEY_COUNT (sizeof keys / sizeof keys[0])
+
+size_t kv_conf_count(void)
+{
+    return KEY_COUNT;
+}
+
+static char *text_at(struct kv_conf *conf, const struct conf_key *key)
+{
+    return (char *)conf + key->offset;
+}
+
+static uint64_t *number_at(struct kv_conf *conf, const struct conf_key *key)
+{
+    return (uint64_t *)(void *)((char *)conf + key->offset);
+}
+
+static unsigned edit_distance(const char *a, const char *b)
+{
+    size_t n = strnlen(a, 63), m = strnlen(b, 63);
+    unsigned row[64];
+    for (size_t j = 0; j <= m; j++) {
+        row[j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= n; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            unsigned above = row[j];
+            unsigned change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            unsigned step = (above < row[j - 1] ? above : row[j - 1]) + 1;
+            row[j] = change < step ? change : step;
+            diagonal = above;
+        }
+    }
+    return row[m];
+}
+
+static const char *nearest(const char *name)
+{
+    const char *best = keys[0].name;
+    for (size_t i = 1; i < KEY_COUNT; i++) {
+        if (edit_distance(name, keys[i].name) < edit_distance(name, best)) {
+            best = keys[i].name;
+        }
+    }
+    return best;
+}
+
+static const struct conf_key *find(const char *name, size_t len)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        if (strlen(keys[i].name) == len && memcmp(keys[i].name, name, len) == 0) {
+            return &keys[i];
+        }
+    }
+    return NULL;
+}
+
+static bool word_allowed(const char *words, const char *value)
+{
+    size_t len = strlen(value);
+    for (const char *p = words; p != NULL; p = strchr(p, '|') == NULL ? NULL : strchr(p, '|') + 1) {
+        if (strncmp(p, value, len) == 0 && (p[len] == '|' || p[len] == '\0') && len > 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+struct unit {
+    const char *suffix;
+    uint64_t factor;
+};
+static const struct unit size_units[] = {{"", 1},      {"KiB", KIB},        {"MiB", MIB},
+                                         {"GiB", GIB}, {"TiB", GIB * 1024}, {NULL, 0}};
+static const struct unit time_units[] = {{"ms", 1},      {"s", 1000},     {"m", 60000},
+                                         {"h", 3600000}, {"d", 86400000}, {NULL, 0}};
+static const struct unit plain_units[] = {{"", 1}, {NULL, 0}};
+
+static bool parse_number(const char *value, const struct unit *units, uint64_t *ret_number)
+{
+    uint64_t number = 0;
+    const char *p = value;
+    if (*p < '0' || *p > '9') {
+        return false;
+    }
+    for (; *p >= '0' && *p <= '9'; p++) {
+        if (__builtin_mul_overflow(number, UINT64_C(10), &number) ||
+            __builtin_add_overflow(number, (uint64_t)(*p - '0'), &number)) {
+            return false;
+        }
+    }
+    for (const struct unit *unit = units; unit->suffix != NULL; unit++) {
+        if (strcmp(p, unit->suffix) == 0) {
+            return !__builtin_mul_overflow(number, unit->factor, ret_number);
+        }
+    }
+    return false;
+}
+
+static const struct unit *units_of(enum conf_type type)
+{
+    return type == CONF_SIZE ? size_units : type == CONF_DURATION ? time_units : plain_units;
+}
+
+static const char *example_of(enum conf_type type)
+{
+    return type == CONF_SIZE ? "such as 64MiB" : type == CONF_DURATION ? "such as 250ms or 5s" : "a whole number";
+}
+
+static KV_RC set_number(struct kv_conf *conf, const struct conf_key *key, const char *value, struct kv_errinfo *info)
+{
+    uint64_t number = 0;
+    if (!parse_number(value, units_of(key->type), &number)) {
+        return kv_fail(info, KV_E_CONFIG, "%s: \"%.40s\" is not a value; write %s", key->name, value,
+                       example_of(key->type));
+    }
+    if (number < key->min || number > key->max) {
+        return kv_fail(info, KV_E_CONFIG, "%s: %.40s is out of range (%" PRIu64 " to %" PRIu64 "%s)", key->name, value,
+                       key->min, key->max,
+                       key->type == CONF_SIZE       ? " bytes"
+                       : key->type == CONF_DURATION ? " ms"
+                                                    : "");
+    }
+    *number_at(conf, key) = number;
+    return KV_OK;
+}
+
+static KV_RC set_value(struct kv_conf *conf, const struct conf_key *key, const char *value, struct kv_errinfo *info)
+{
+    if (key->type != CONF_TEXT && key->type != CONF_WORD) {
+        return set_number(conf, key, value, info);
+    }
+    if (key->type == CONF_WORD && !word_allowed(key->words, value)) {
+        return kv_fail(info, KV_E_CONFIG, "%s: \"%.40s\" is not one of %s", key->name, value, key->words);
+    }
+    size_t len = strlen(value);
+    if (len >= KV_CONF_TEXT_SIZE) {
+        return kv_fail(info, KV_E_CONFIG, "%s: the value is over %d bytes", key->name, KV_CONF_TEXT_SIZE - 1);
+    }
+    memcpy(text_at(conf, key), value, len + 1);
+    return KV_OK;
+}
+
+static KV_RC set_named(struct kv_conf *conf, enum kv_conf_origin *origins, enum kv_conf_origin origin, const char *name,
+                       size_t name_len, const char *value, struct kv_errinfo *info)
+{
+    const struct conf_key *key = find(name, name_len);
+    if (key == NULL) {
+        char text[64];
+        snprintf(text, sizeof text, "%.*s", (int)(name_len < 60 ? name_len : 60), name);
+        return kv_fail(info, KV_E_CONFIG, "unknown key \"%s\"; did you mean %s?", text, nearest(text));
+    }
+    KV_TRY(set_value(conf, key, value, info));
+    if (origins != NULL) {
+        origins[key - keys] = origin;
+    }
+    return KV_OK;
+}
+
+static char *trim(char *text)
+{
+    while (*text == ' ' || *text == '\t') {
+        text++;
+    }
+    size_t len = strlen(text);
+    while (len > 0 &&
+           (text[len - 1] == ' ' || text[len - 1] == '\t' || text[len - 1] == '\r' || text[len - 1] == '\n')) {
+        text[--len] = '\0';
+    }
+    return text;
+}
+
+static KV_RC load_line(struct kv_conf *conf, enum kv_conf_origin *origins, char *line, unsigned number,
+                       struct kv_errinfo *info)
+{
+    line = trim(line);
+    if (line[0] == '\0' || line[0] == '#') {
+        return KV_OK;
+    }
+    char *equals = strchr(line, '=');
+    if (equals == NULL) {
+        return kv_fail(info, KV_E_CONFIG, "configuration line %u: expected key = value", number);
+    }
+    *equals = '\0';
+    const char *name = trim(line);
+    return set_named(conf, origins, KV_CONF_FILE, name, strlen(name), trim(equals + 1), info);
+}
+
+static KV_RC load_file(struct kv_conf *conf, enum kv_conf_origin *origins, const char *file, struct kv_errinfo *info)
+{
+    FILE *stream = fopen(file, "re");
+    if (stream == NULL) {
+        return kv_fail(info, KV_E_CONFIG, "cannot read the configuration file: %s", strerror(errno));
+    }
+    char line[KV_CONF_TEXT_SIZE + 128];
+    enum kv_err rc = KV_OK;
+    for (unsigned number = 1; rc == KV_OK && fgets(line, sizeof line, stream) != NULL; number++) {
+        if (strchr(line, '\n') == NULL && !feof(stream)) {
+            rc = kv_fail(info, KV_E_CONFIG, "configuration line %u is too long", number);
+        } else {
+            rc = load_line(conf, origins, line, number, info);
+        }
+    }
+    fclose(stream);
+    return rc;
+}
+
+static void env_name(const struct conf_key *key, char name[96])
+{
+    size_t n = (size_t)snprintf(name, 96, "KVRUN_%s", key->name);
+    for (size_t i = 6; i < n; i++) {
+        name[i] = (char)(name[i] == '.' ? '_' : (name[i] >= 'a' && name[i] <= 'z') ? name[i] - 32 : name[i]);
+    }
+}
+
+static const char *env_value(char *const *environment, const char *name)
+{
+    size_t len = strlen(name);
+    for (char *const *entry = environment; entry != NULL && *entry != NULL; entry++) {
+        if (strncmp(*entry, name, len) == 0 && (*entry)[len] == '=') {
+            return *entry + len + 1;
+        }
+    }
+    return NULL;
+}
+
+/* A value that may hold a secret comes from a file of its own; one line end at its end is not part of it. */
+static KV_RC read_secret_file(const char *path, char *value, size_t size, struct kv_errinfo *info)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) {
+        return kv_fail(info, KV_E_CONFIG, "cannot read the file that KVRUN_DB_URL_FILE names: %s", strerror(errno));
+    }
+    ssize_t n = read(fd, value, size - 1);
+    close(fd);
+    if (n < 0 || (size_t)n == size - 1) {
+        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is not readable or too long");
+    }
+    if (n > 0 && value[n - 1] == '\n') {
+        n--;
+    }
+    if (n > 0 && value[n - 1] == '\r') {
+        n--;
+    }
+    value[n] = '\0';
+    return KV_OK;
+}
+
+static KV_RC load_environment(struct kv_conf *conf, enum kv_conf_origin *origins, char *const *environment,
+                              struct kv_errinfo *info)
+{
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        char name[96];
+        env_name(&keys[i], name);
+        const char *value = env_value(environment, name);
+        if (value != NULL) {
+            KV_TRY(set_named(conf, origins, KV_CONF_ENV, keys[i].name, strlen(keys[i].name), value, info));
+        }
+    }
+    const char *url_file = env_value(environment, "KVRUN_DB_URL_FILE");
+    if (url_file == NULL) {
+        return KV_OK;
+    }
+    if (env_value(environment, "KVRUN_DB_URL") != NULL) {
+        return kv_fail(info, KV_E_CONFIG, "KVRUN_DB_URL and KVRUN_DB_URL_FILE are both set; keep one");
+    }
+    char value[KV_CONF_TEXT_SIZE];
+    KV_TRY(read_secret_file(url_file, value, sizeof value, info));
+    return set_named(conf, origins, KV_CONF_ENV, "db.url", strlen("db.url"), value, info);
+}
+
+/* Takes "--a.key=value" and "--a.key value" out of argv; a word with a dot in it is a key, other flags are somebody
+ * else's. */
+static KV_RC load_flags(struct kv_conf *conf, enum kv_conf_origin *origins, int *argc, char **argv,
+                        struct kv_errinfo *info)
+{
+    int kept = 1;
+    for (int i = 1; i < *argc; i++) {
+        const char *equals = strchr(argv[i], '=');
+        size_t len = equals != NULL ? (size_t)(equals - argv[i]) : strlen(argv[i]);
+        if (strncmp(argv[i], "--", 2) != 0 || memchr(argv[i], '.', len) == NULL) {
+            argv[kept++] = argv[i];
+            continue;
+        }
+        const char *name = argv[i] + 2;
+        const char *value = equals != NULL ? equals + 1 : i + 1 < *argc ? argv[++i] : NULL;
+        if (value == NULL) {
+            return kv_fail(info, KV_E_CONFIG, "%.60s needs a value", name - 2);
+        }
+        KV_TRY(set_named(conf, origins, KV_CONF_FLAG, name, len - 2, value, info));
+    }
+    *argc = kept;
+    argv[kept] = NULL;
+    return KV_OK;
+}
+
+KV_RC kv_conf_load(const char *file, char *const *environment, int *argc, char **argv, struct kv_errinfo *info,
+                   struct kv_conf *ret_conf, enum kv_conf_origin *ret_origins)
+{
+    struct kv_conf conf;
+    memset(&conf, 0, sizeof conf);
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        KV_TRY(set_value(&conf, &keys[i], keys[i].fallback, info));
+        if (ret_origins != NULL) {
+            ret_origins[i] = KV_CONF_DEFAULT;
+        }
+    }
+    if (file != NULL) {
+        KV_TRY(load_file(&conf, ret_origins, file, info));
+    }
+    KV_TRY(load_environment(&conf, ret_origins, environment, info));
+    KV_TRY(load_flags(&conf, ret_origins, argc, argv, info));
+    if (conf.watermark_low > conf.watermark_high) {
+        return kv_fail(info, KV_E_CONFIG, "placement.watermark_low is above placement.watermark_high; swap them");
+    }
+    *ret_conf = conf;
+    return KV_OK;
+}
+
+/* The value as text; a password inside a database URL is not shown. */
+static void show_value(const struct kv_conf *conf, const struct conf_key *key, struct kv_buf *buf)
+{
+    const char *base = (const char *)conf + key->offset;
+    if (key->type != CONF_TEXT && key->type != CONF_WORD) {
+        uint64_t number = 0;
+        memcpy(&number, base, sizeof number);
+        kv_buf_printf(buf, "%" PRIu64, number);
+    } else if (key->offset == AT(db_url) && base[0] != '\0' && strstr(base, "password") != NULL) {
+        kv_buf_text(buf, "*** (has a password)");
+    } else if (key->offset == AT(db_url) && strchr(base, '@') != NULL) {
+        kv_buf_text(buf, "***");
+        kv_buf_text(buf, strchr(base, '@'));
+    } else {
+        kv_buf_text(buf, base[0] == '\0' ? "(empty)" : base);
+    }
+}
+
+void kv_conf_show(const struct kv_conf *conf, const enum kv_conf_origin *origins, struct kv_buf *buf)
+{
+    static const char *const origin_names[] = {"default", "file", "environment", "flag"};
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        kv_buf_printf(buf, "%-26s ", keys[i].name);
+        show_value(conf, &keys[i], buf);
+        kv_buf_printf(buf, "  [%s]\n", origin_names[origins[i]]);
+    }
+}
+
+void kv_conf_docs(struct kv_buf *buf)
+{
+    kv_buf_text(buf, "| key | default | values | meaning |\n|---|---|---|---|\n");
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        static const char *const types[] = {"text", "", "number", "size", "duration", "percent"};
+        char words[64];
+        snprintf(words, sizeof words, "%s", keys[i].words == NULL ? types[keys[i].type] : keys[i].words);
+        for (char *p = strchr(words, '|'); p != NULL; p = strchr(p, '|')) {
+            *p = ','; /* a bar would end the cell */
+        }
+        kv_buf_printf(buf, "| `%s` | %s | %s | %s |\n", keys[i].name,
+                      keys[i].fallback[0] == '\0' ? "(empty)" : keys[i].fallback, words, keys[i].help);
+    }
+}

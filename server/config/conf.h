@@ -1,0 +1,50 @@
+/*
+ * Configuration: one table (conf.c) gives each key its name, type, bounds, default and help; the table drives the file
+ * parser, the environment, the flags, `kvrun config show` and `kvrun config docs`. Precedence: flag > environment
+ * (KVRUN_ + upper case, dots as underscores) > file > default. File syntax: `key = value`, one a line,
+ * `#` starts a comment line. Unknown keys are errors that name the nearest key. Sizes take KiB MiB GiB TiB, durations
+ * ms s m h d. Secrets are never values here: a database URL with a password comes from a file (KVRUN_DB_URL_FILE).
+ * Thread: main, at start; read-only afterwards.
+ */
+#ifndef KV_CONFIG_H
+#define KV_CONFIG_H
+
+#include "dataplane/base/buf.h"
+
+#define KV_CONF_TEXT_SIZE 1024
+
+struct kv_conf {
+    char http_listen[KV_CONF_TEXT_SIZE], http_admin_listen[KV_CONF_TEXT_SIZE], http_socket[KV_CONF_TEXT_SIZE];
+    uint64_t http_connections, http_header_timeout_ms, http_idle_timeout_ms;
+    uint64_t service_threads;
+    char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE];
+    char state_dir[KV_CONF_TEXT_SIZE];
+    char root_provider[KV_CONF_TEXT_SIZE], root_path[KV_CONF_TEXT_SIZE];
+    uint64_t dram_bytes;
+    char nvme_path[KV_CONF_TEXT_SIZE];
+    uint64_t nvme_bytes;
+    uint64_t watermark_high, watermark_low;
+    uint64_t staging_bytes;
+    char io_engine[KV_CONF_TEXT_SIZE];
+    uint64_t io_queue_depth, io_threads;
+    char cipher[KV_CONF_TEXT_SIZE];
+    uint64_t instance_lease_ms;
+    uint64_t journal_bytes, audit_max_lag_ms;
+    char log_host[KV_CONF_TEXT_SIZE], log_level[KV_CONF_TEXT_SIZE];
+    uint64_t shutdown_grace_ms;
+};
+
+enum kv_conf_origin { KV_CONF_DEFAULT, KV_CONF_FILE, KV_CONF_ENV, KV_CONF_FLAG };
+
+/* Reads defaults, then the file (NULL: none), then `environment` (as environ), then flags ("--key=value" or "--key
+ * value", removed from argv; what is left stays in order). KV_E_CONFIG with a text that names key, value, bounds and
+ * the nearest key. */
+KV_RC kv_conf_load(const char *file, char *const *environment, int *argc, char **argv, struct kv_errinfo *info,
+                   struct kv_conf *ret_conf, enum kv_conf_origin *ret_origins /* kv_conf_count() of them, or NULL */);
+size_t kv_conf_count(void);
+/* "key  value  origin" lines; a database URL is shown without its password. */
+void kv_conf_show(const struct kv_conf *conf, const enum kv_conf_origin *origins, struct kv_buf *buf);
+/* The table as Markdown; a test compares it with server/config/README.md. */
+void kv_conf_docs(struct kv_buf *buf);
+
+#endif
