@@ -1,0 +1,95 @@
+/*
+ * Rows there is one of (cluster, kroot, revocation head) and the instances that serve it.
+ * kroot holds the wrapped root, never the root. See README.md for who may hold which lock. Thread: the connection's.
+ */
+#ifndef KV_STORE_CLUSTER_H
+#define KV_STORE_CLUSTER_H
+
+#include "server/store/pg.h"
+
+/* The cluster's id; `fresh_id` becomes it when there is none yet. Write. */
+KV_RC kv_store_cluster_ensure(struct kv_pg *pg, const struct kv_id *fresh_id, struct kv_errinfo *info,
+                              struct kv_id *ret_id);
+/* KV_E_MISSING before the first kv_store_cluster_ensure. */
+KV_RC kv_store_cluster_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_id);
+
+/* ---- kroot: the root in force and the fence of the eraser ---- */
+
+#define KV_PROVIDER_SIZE 32
+
+struct kv_store_kroot {
+    struct kv_id root_id;
+    char provider[KV_PROVIDER_SIZE]; /* "memory", "file", … */
+    int64_t fence;
+    struct kv_id eraser; /* the instance that took the fence last; zero: none yet */
+    uint64_t updated_us;
+    struct kv_buf blob; /* the wrapped root; owned: kv_store_kroot_done */
+};
+void kv_store_kroot_done(struct kv_store_kroot *kroot);
+
+struct kv_store_root_set {
+    struct kv_id root_id;
+    const char *provider;
+    struct kv_bytes blob; /* 1 to 65,536 bytes */
+};
+
+/* The first root. KV_E_STALE when there is one. Write. */
+KV_RC kv_store_kroot_init(struct kv_pg *pg, const struct kv_store_root_set *root, struct kv_errinfo *info);
+/* KV_E_MISSING when there is none. */
+KV_RC kv_store_kroot_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_store_kroot *ret_kroot);
+/* FOR SHARE, to the end of the transaction: no re-key goes on meanwhile. For filling tree nodes. Write. */
+KV_RC kv_store_kroot_share(struct kv_pg *pg, struct kv_errinfo *info, struct kv_store_kroot *ret_kroot);
+/* FOR UPDATE and fence + 1: from the commit on every other eraser's statements are stale. `ret_kroot` shows the new
+ * fence. KV_E_BUSY when another backend holds the row longer than the lock timeout: kv_store_kroot_evict, then again.
+ * Write. */
+KV_RC kv_store_kroot_take(struct kv_pg *pg, const struct kv_id *eraser, struct kv_errinfo *info,
+                          struct kv_store_kroot *ret_kroot);
+/* FOR UPDATE; KV_E_STALE unless the fence is still `fence`. Write. */
+KV_RC kv_store_kroot_lock(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info, struct kv_store_kroot *ret_kroot);
+/* Puts `root` in the place of `old_root`. KV_E_STALE unless exactly the row with that id and fence was hit. Write. */
+KV_RC kv_store_kroot_set(struct kv_pg *pg, const struct kv_id *old_root, int64_t fence,
+                         const struct kv_store_root_set *root, struct kv_errinfo *info);
+/* Ends other backends of the same database user that sit idle in a transaction which has locked kroot. Not in a
+ * transaction. */
+KV_RC kv_store_kroot_evict(struct kv_pg *pg, struct kv_errinfo *info, uint32_t *ret_count);
+
+/* ---- revocations: numbered in the order of their commits ---- */
+
+struct kv_store_revocation {
+    int64_t seq;
+    struct kv_id tenant, session;
+};
+
+/* Holds the head's row lock to the commit. Write. */
+KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq);
+KV_RC kv_store_revocation_head(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq); /* 0: none yet */
+/* Those after `seq`, oldest first, at most `max`. */
+KV_RC kv_store_revocations_since(struct kv_pg *pg, int64_t seq, size_t max, struct kv_errinfo *info,
+                                 struct kv_store_revocation *ret_list, size_t *ret_count);
+
+/* ---- instances ---- */
+
+struct kv_store_instance {
+    struct kv_id id;
+    int64_t incarnation;     /* one more with each start */
+    int64_t lease_ctr;       /* one more with each renewal */
+    uint64_t lease_until_us; /* the database's clock */
+    int64_t acked_seq;       /* revocations up to here are applied */
+    struct kv_id acked_root;
+    uint64_t started_us;
+};
+
+/* Joins, or takes over the row of an earlier incarnation. Write. */
+KV_RC kv_store_instance_join(struct kv_pg *pg, const struct kv_id *id, uint32_t lease_ms, struct kv_errinfo *info,
+                             struct kv_store_instance *ret_instance);
+/* Compare-and-swap on incarnation and lease_ctr of `seen`, which also brings what is acknowledged. KV_E_STALE: somebody
+ * else renewed with this identity (a clone), or took it over. Write. */
+KV_RC kv_store_instance_renew(struct kv_pg *pg, const struct kv_store_instance *seen, uint32_t lease_ms,
+                              struct kv_errinfo *info, struct kv_store_instance *ret_instance);
+/* The lease ends now. KV_E_STALE: not this incarnation's any more. Write. */
+KV_RC kv_store_instance_leave(struct kv_pg *pg, const struct kv_id *id, int64_t incarnation, struct kv_errinfo *info);
+/* Those whose lease runs, by id, at most `max`. */
+KV_RC kv_store_instances_live(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_instance *ret_list,
+                              size_t *ret_count);
+
+#endif

@@ -1,0 +1,152 @@
+/*
+ * Erasures and the batches that carry them out. A row is evidence: states go only forward, and what a certificate is
+ * made of is written once. Thread: the connection's.
+ *
+ *   erasure  requested ─► fenced ─► staged ─► rekeyed ─► destroyed ─► purged ─► verified ─► certified
+ *            (staged ─► fenced when an attempt is given up; any ─► quarantined; blocked_hold, needs_approval ─►
+ * requested) batch    staged ─► rekeyed ─► destroyed ─► purged ─► done, or staged ─► abandoned
+ */
+#ifndef KV_STORE_ERASURE_H
+#define KV_STORE_ERASURE_H
+
+#include "server/store/store_cluster.h"
+#include "server/store/store_session.h"
+
+#define KV_ERASURE_STATES (KV_ERASURE_QUARANTINED + 1)
+#define KV_BASIS_SIZE 33
+#define KV_ROLE_TEXT_SIZE 33
+
+const char *kv_erasure_state_name(enum kv_erasure_state state); /* "requested" */
+
+/* Bits of kv_store_facts.checks. */
+enum kv_erasure_check { KV_ERASED_ROOT_GONE = 1, KV_ERASED_ROW_REFUSED = 2, KV_ERASED_SLOTS_ABSENT = 4 };
+
+/* What the certificate says, collected on the way. */
+struct kv_store_facts {
+    uint64_t blocks, bytes;
+    uint64_t dram_blocks, dram_bytes, nvme_blocks, nvme_bytes;
+    uint8_t block_root[32];
+    uint32_t samples;        /* blocks looked at */
+    uint32_t control_opened; /* of them, opened before the re-key */
+    uint32_t opened_after;   /* of them, opened after: must be 0 */
+    uint32_t checks;         /* enum kv_erasure_check */
+};
+
+struct kv_store_erasure {
+    struct kv_id id, tenant, session;
+    uint32_t slot, directory_slot;
+    enum kv_erasure_state state;
+    char basis[KV_BASIS_SIZE];              /* a closed word, [a-z0-9_] */
+    char reason_sha256[KV_SHA256_HEX_SIZE]; /* hex of a salted hash, or "" */
+    struct kv_id requested_by;              /* API key; zero: the system */
+    char requested_role[KV_ROLE_TEXT_SIZE];
+    int64_t revocation_seq;
+    struct kv_id batch; /* zero: in none yet */
+    uint64_t
+        at_us[KV_ERASURE_STATES]; /* when each state was reached last; 0: never. [REQUESTED] is the request's time */
+    bool has_facts;
+    struct kv_store_facts facts;
+    struct kv_id certificate;                 /* zero: not issued */
+    int64_t certificate_index;                /* leaf of the tenant's log; -1: not known yet */
+    char previous_sha256[KV_SHA256_HEX_SIZE]; /* of the tenant's certificate before; "" */
+    bool has_samples, has_jws, has_bundle;
+};
+
+/* The request: the row, and the session goes to ERASING with `revocation_seq` (from kv_store_revocation_next, same
+ * transaction). Reads id, tenant, session, state (REQUESTED, BLOCKED_HOLD or NEEDS_APPROVAL), basis, reason_sha256,
+ * requested_by, requested_role, revocation_seq and at_us[state]. KV_E_NOT_FOUND: no such session of this tenant.
+ * KV_E_STALE: it is not active; the session's row names the erasure there is. Write. */
+KV_RC kv_store_erasure_insert(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info);
+KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                           struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */
+KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *certificate, struct kv_errinfo *info,
+                                          struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */
+/* Those between REQUESTED and VERIFIED, in the order of their revocations, at most `max`. */
+KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+                                 struct kv_store_erasure *ret_list, size_t *ret_count);
+/* Of a tenant, by id, after `after`. */
+KV_RC kv_store_erasure_list(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
+                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count);
+KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
+                                  struct kv_store_erasure *ret_list, size_t *ret_count);
+
+/* KV_E_STALE unless the row was in `from`. KV_E_INVALID_REQUEST: not an arrow of the diagram. KV_E_INVALID_STATE: the
+ * schema misses something that `to` stands for (a batch from STAGED on, facts at VERIFIED, the bundle at CERTIFIED).
+ * Write. */
+KV_RC kv_store_erasure_advance(struct kv_pg *pg, const struct kv_id *id, enum kv_erasure_state from,
+                               enum kv_erasure_state to, uint64_t at_us, struct kv_errinfo *info);
+/* Joins a batch (zero: leaves it), only while REQUESTED, FENCED or STAGED; KV_E_STALE. Write. */
+KV_RC kv_store_erasure_set_batch(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *batch,
+                                 struct kv_errinfo *info);
+/* May be written again until VERIFIED, then frozen: KV_E_STALE. Write. */
+KV_RC kv_store_erasure_set_facts(struct kv_pg *pg, const struct kv_id *id, const struct kv_store_facts *facts,
+                                 struct kv_errinfo *info);
+/* Header pages of sampled blocks (sealed, at most 1 MiB), kept until VERIFIED; an empty one clears. KV_E_STALE when
+ * certified. Write. */
+KV_RC kv_store_erasure_set_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_bytes samples,
+                                   struct kv_errinfo *info);
+KV_RC kv_store_erasure_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                               struct kv_buf *ret_samples); /* KV_E_MISSING */
+
+struct kv_store_certificate {
+    struct kv_id id;
+    struct kv_bytes jws;
+    const char *sha256;          /* hex of SHA-256 of the JWS: becomes the tenant's latest */
+    const char *previous_sha256; /* as kv_store_tenant_certificate_lock said */
+};
+/* Once, in VERIFIED; KV_E_STALE the second time, out of state, or when the tenant's latest is not `previous_sha256`.
+ * Write. */
+KV_RC kv_store_erasure_set_certificate(struct kv_pg *pg, const struct kv_id *id,
+                                       const struct kv_store_certificate *certificate, struct kv_errinfo *info);
+/* Once, after the certificate; KV_E_STALE. Advancing to CERTIFIED belongs into the same transaction. Write. */
+KV_RC kv_store_erasure_set_bundle(struct kv_pg *pg, const struct kv_id *id, uint64_t leaf_index, struct kv_bytes bundle,
+                                  struct kv_errinfo *info);
+/* Appended to the caller's buffer. KV_E_MISSING: not there yet. */
+KV_RC kv_store_erasure_jws(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info, struct kv_buf *ret_jws);
+KV_RC kv_store_erasure_bundle(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                              struct kv_buf *ret_bundle);
+
+/* ---- batches ---- */
+
+enum kv_batch_state {
+    KV_BATCH_STAGED = 0,
+    KV_BATCH_REKEYED,
+    KV_BATCH_DESTROYED,
+    KV_BATCH_PURGED,
+    KV_BATCH_DONE,
+    KV_BATCH_ABANDONED,
+};
+const char *kv_batch_state_name(enum kv_batch_state state);
+
+#define KV_PROVIDER_DETAIL_SIZE 129
+
+struct kv_store_batch {
+    struct kv_id id, old_root, new_root;
+    enum kv_batch_state state;
+    int64_t fence;
+    char provider[KV_PROVIDER_SIZE]; /* the one that destroys old_root */
+    char provider_detail[KV_PROVIDER_DETAIL_SIZE];
+    bool has_receipt;
+    uint8_t receipt_sha256[32];
+    uint64_t created_us, destroyed_us, purged_us;
+};
+
+/* Starts STAGED. `old_top` (may be empty) is the sealed top row of the directory as it was, kept to show that it no
+ * longer opens. KV_E_STALE: another batch is staged or re-keyed, there is only one at a time. Write. */
+KV_RC kv_store_batch_insert(struct kv_pg *pg, const struct kv_store_batch *batch, struct kv_bytes old_top,
+                            struct kv_errinfo *info);
+KV_RC kv_store_batch_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                         struct kv_store_batch *ret_batch); /* KV_E_NOT_FOUND */
+/* Those from STAGED to PURGED, oldest first. */
+KV_RC kv_store_batch_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_batch *ret_list,
+                               size_t *ret_count);
+/* KV_E_STALE unless it was in `from`; KV_E_INVALID_REQUEST: not an arrow. DESTROYED needs the receipt (32 bytes),
+ * others pass NULL. Write. */
+KV_RC kv_store_batch_advance(struct kv_pg *pg, const struct kv_id *id, enum kv_batch_state from, enum kv_batch_state to,
+                             uint64_t at_us, const uint8_t *receipt_sha256, struct kv_errinfo *info);
+KV_RC kv_store_batch_set_old_top(struct kv_pg *pg, const struct kv_id *id, struct kv_bytes old_top,
+                                 struct kv_errinfo *info); /* only while STAGED: KV_E_STALE. Write. */
+KV_RC kv_store_batch_old_top(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                             struct kv_buf *ret_old_top); /* KV_E_MISSING */
+
+#endif
