@@ -13,9 +13,9 @@ enum kv_record_kind { KV_RECORD_OFFLOAD = 1, KV_RECORD_RESTORE = 2, KV_RECORD_IN
 struct kv_transfer_record {
     enum kv_record_kind kind;
     struct kv_id op, tenant, scope;
-    enum kv_tier_id tier;  /* where the blocks were put or came from (the lowest of them) */
+    enum kv_tier_id tier; /* where the blocks were put or came from (the lowest of them) */
     uint32_t blocks;
-    uint64_t bytes;        /* plaintext */
+    uint64_t bytes; /* plaintext */
     uint64_t realtime_us;
     uint32_t duration_us;
     enum kv_err outcome;
@@ -24,8 +24,8 @@ struct kv_transfer_record {
 
 struct kv_audit_sink {
     void *ctx;
-    /* Takes the record, never blocks. *ret_seq counts up by one from 1 in this process. KV_E_AUDIT_UNAVAILABLE when records cannot be
-     * written (full, failing, or too far behind): then no transfer goes on. Thread: lane. */
+    /* Takes the record, never blocks. *ret_seq counts up by one from 1 in this process. KV_E_AUDIT_UNAVAILABLE when
+     * records cannot be written (full, failing, or too far behind): then no transfer goes on. Thread: lane. */
     KV_RC (*append)(void *ctx, const struct kv_transfer_record *record, uint64_t *ret_seq);
     /* The highest sequence number that is on stable storage. Thread: any. */
     uint64_t (*durable)(void *ctx);

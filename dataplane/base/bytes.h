@@ -1,7 +1,7 @@
 /*
- * Bytes from outside: a bounded reader and a bounded writer, big-endian unless the name ends in _le. A read past the end
- * sets `failed` and yields zeroes, so that a parser checks once, at its end.
- * Text codecs (hex, base64, base64url, base32) are strict: one spelling for one value.
+ * Bytes from outside: a bounded reader and a bounded writer, big-endian unless the name ends in _le. A read past the
+ * end sets `failed` and yields zeroes, so that a parser checks once, at its end. Text codecs (hex, base64, base64url,
+ * base32) are strict: one spelling for one value.
  */
 #ifndef KV_BASE_BYTES_H
 #define KV_BASE_BYTES_H

@@ -8,9 +8,9 @@
 
 struct kv_env {
     void *ctx;
-    uint64_t (*monotonic_ns)(void *ctx);  /* CLOCK_MONOTONIC: durations, deadlines */
-    uint64_t (*boottime_ns)(void *ctx);   /* CLOCK_BOOTTIME: leases; goes on while the machine sleeps */
-    uint64_t (*realtime_us)(void *ctx);   /* microseconds since 1970 UTC: what people read */
+    uint64_t (*monotonic_ns)(void *ctx);                  /* CLOCK_MONOTONIC: durations, deadlines */
+    uint64_t (*boottime_ns)(void *ctx);                   /* CLOCK_BOOTTIME: leases; goes on while the machine sleeps */
+    uint64_t (*realtime_us)(void *ctx);                   /* microseconds since 1970 UTC: what people read */
     KV_RC (*random)(void *ctx, void *target, size_t len); /* getrandom(2), never a user-space generator alone */
 };
 

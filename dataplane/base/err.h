@@ -13,19 +13,19 @@
 /* Every function that can fail returns this and nothing else; results go to ret_* parameters, untouched on failure. */
 #define KV_RC __attribute__((warn_unused_result)) enum kv_err
 
-#define KV_TRY(expr)                                                                               \
-    do {                                                                                           \
-        enum kv_err kv_try_rc_ = (expr);                                                           \
-        if (kv_try_rc_ != KV_OK) {                                                                 \
-            return kv_try_rc_;                                                                     \
-        }                                                                                          \
+#define KV_TRY(expr)                     \
+    do {                                 \
+        enum kv_err kv_try_rc_ = (expr); \
+        if (kv_try_rc_ != KV_OK) {       \
+            return kv_try_rc_;           \
+        }                                \
     } while (0)
 
 /* For the rare result that does not matter; `why` is for the reader. */
-#define KV_IGNORE(expr, why)                                                                       \
-    do {                                                                                           \
-        enum kv_err kv_ignored_ __attribute__((unused)) = (expr);                                  \
-        (void)sizeof(why);                                                                         \
+#define KV_IGNORE(expr, why)                                      \
+    do {                                                          \
+        enum kv_err kv_ignored_ __attribute__((unused)) = (expr); \
+        (void)sizeof(why);                                        \
     } while (0)
 
 #define KV_CLEANUP(fn) __attribute__((cleanup(fn)))
@@ -56,8 +56,7 @@ bool kv_err_retryable(enum kv_err rc);
 
 /* Fills `info` (may be NULL) and returns `code`, so that a failure is one statement:
  * return kv_fail(info, KV_E_LIMIT, "at most %d regions", n); */
-KV_RC kv_fail(struct kv_errinfo *info, enum kv_err code, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
+KV_RC kv_fail(struct kv_errinfo *info, enum kv_err code, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* The same for a member of a request body. */
 KV_RC kv_fail_at(struct kv_errinfo *info, enum kv_err code, const char *pointer, const char *format, ...)
     __attribute__((format(printf, 4, 5)));

@@ -16,7 +16,7 @@ struct kv_log_field {
     enum kv_log_kind kind;
     uint64_t u;
     int64_t i;
-    const char *text;   /* borrowed for the call; escaped; cut at 256 bytes */
+    const char *text; /* borrowed for the call; escaped; cut at 256 bytes */
     const struct kv_id *id;
 };
 
@@ -29,12 +29,11 @@ struct kv_log_field {
 #define KV_FB(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_BOOL, .u = (v) ? 1 : 0})
 
 /* kv_log(KV_LOG_INFO, "http", "listening", KV_FU("port", 7433)); fields are optional. */
-#define kv_log(level, module, event, ...)                                                          \
-    kv_log_write((level), (module), (event),                                                       \
-                 (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ) {.kind = KV_LF_END}})
+#define kv_log(level, module, event, ...)    \
+    kv_log_write((level), (module), (event), \
+                 (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = KV_LF_END}})
 
-void kv_log_write(enum kv_log_level level, const char *module, const char *event,
-                  const struct kv_log_field *fields);
+void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields);
 void kv_log_set_level(enum kv_log_level level);
 KV_RC kv_log_parse_level(const char *text, enum kv_log_level *ret_level);
 void kv_log_set_fd(int fd); /* default 2 */

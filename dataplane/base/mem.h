@@ -17,7 +17,7 @@ void *kv_alloc_aligned(size_t alignment, size_t size); /* freed with kv_free, to
 /* `p` stays valid and owned when it returns NULL. */
 void *kv_realloc_array(void *p, size_t count, size_t size);
 char *kv_strdup(const char *s);
-void kv_free(void *p); /* NULL is fine */
+void kv_free(void *p);   /* NULL is fine */
 void kv_freep(void *pp); /* for KV_CLEANUP: takes the address of a pointer */
 
 bool kv_mul_size(size_t a, size_t b, size_t *ret_product); /* false on overflow */

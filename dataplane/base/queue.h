@@ -1,6 +1,6 @@
 /*
- * A bounded inbox: many producers, one consumer, with an eventfd that is readable while something waits. Holds pointers;
- * ownership passes with the pointer. Thread: push any; pop the consumer.
+ * A bounded inbox: many producers, one consumer, with an eventfd that is readable while something waits. Holds
+ * pointers; ownership passes with the pointer. Thread: push any; pop the consumer.
  */
 #ifndef KV_BASE_QUEUE_H
 #define KV_BASE_QUEUE_H

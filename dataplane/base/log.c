@@ -1,0 +1,214 @@
+/*
+ * One JSON object a line, one write(2) a line, so that lines of several threads never mix. Never allocates, never
+ * fails its caller, never logs a type that is not listed in log.h.
+ */
+#include "dataplane/base/log.h"
+
+#include "dataplane/base/check.h"
+#include "dataplane/base/env.h"
+#include "dataplane/base/id.h"
+#include "dataplane/base/text_int.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LINE_SIZE 4096
+#define TEXT_MAX 256
+#define LEVELS 4
+/* The end of every line: room for it is kept free. */
+#define TAIL_CUT ",\"truncated\":true}\n"
+
+/* Settings and tallies, each a word of its own that orders no other memory: relaxed everywhere in this file. They are
+ * global because a failed assertion, too, has to find the log. */
+static _Atomic int min_level = KV_LOG_INFO;
+static _Atomic int log_fd = STDERR_FILENO;
+static _Atomic uint64_t counts[LEVELS];
+
+static const char *const level_names[LEVELS] = {"debug", "info", "warn", "error"};
+
+struct line {
+    char text[LINE_SIZE];
+    size_t len;
+    bool full; /* something did not fit; nothing more is added */
+};
+
+static void put(struct line *line, const char *data, size_t len)
+{
+    if (line->full || len > LINE_SIZE - sizeof(TAIL_CUT) - line->len) {
+        line->full = true;
+        return;
+    }
+    memcpy(line->text + line->len, data, len);
+    line->len += len;
+}
+
+static void put_text(struct line *line, const char *text)
+{
+    put(line, text, strlen(text));
+}
+
+static void put_string(struct line *line, const char *text)
+{
+    put(line, "\"", 1);
+    size_t len = strnlen(text, TEXT_MAX + 1);
+    struct kv_bytes rest = KV_BYTES(text, len);
+    size_t used = 0;
+    while (rest.len > 0) {
+        char unit[KV_JSON_UNIT_SIZE];
+        size_t taken = 0;
+        size_t unit_len = kv_json_unit(rest, unit, &taken);
+        if (used + taken > TEXT_MAX) {
+            break;
+        }
+        used += taken;
+        put(line, unit, unit_len);
+        rest = KV_BYTES(rest.data + taken, rest.len - taken);
+    }
+    put(line, "\"", 1);
+}
+
+static void put_number(struct line *line, const struct kv_log_field *field)
+{
+    char digits[24];
+    int len = field->kind == KV_LF_U64 ? snprintf(digits, sizeof(digits), "%" PRIu64, field->u)
+                                       : snprintf(digits, sizeof(digits), "%" PRId64, field->i);
+    KV_ASSERT(len > 0 && (size_t)len < sizeof(digits));
+    put(line, digits, (size_t)len);
+}
+
+static void put_id(struct line *line, const struct kv_log_field *field)
+{
+    char text[KV_ID_TEXT_SIZE];
+    kv_id_text(field->text, field->id, text);
+    put_string(line, text);
+}
+
+static void put_value(struct line *line, const struct kv_log_field *field)
+{
+    switch (field->kind) {
+    case KV_LF_U64:
+    case KV_LF_I64:
+        put_number(line, field);
+        return;
+    case KV_LF_TEXT:
+        if (field->text != NULL) {
+            put_string(line, field->text);
+            return;
+        }
+        break;
+    case KV_LF_ID:
+        if (field->id != NULL) {
+            put_id(line, field);
+            return;
+        }
+        break;
+    case KV_LF_RC:
+        put_string(line, kv_err_name((enum kv_err)field->u));
+        return;
+    case KV_LF_BOOL:
+        put_text(line, field->u != 0 ? "true" : "false");
+        return;
+    case KV_LF_END:
+        break;
+    }
+    put_text(line, "null");
+}
+
+/* A field is added whole or not at all. */
+static void put_field(struct line *line, const struct kv_log_field *field)
+{
+    size_t before = line->len;
+    put_text(line, ",");
+    put_string(line, field->name);
+    put_text(line, ":");
+    put_value(line, field);
+    if (line->full) {
+        line->len = before;
+    }
+}
+
+static void put_head(struct line *line, enum kv_log_level level)
+{
+    char ts[28];
+    kv_time_text(kv_env_system.realtime_us(kv_env_system.ctx), ts);
+    put_text(line, "{\"ts\":");
+    put_string(line, ts);
+    put_text(line, ",\"level\":");
+    put_string(line, level_names[level]);
+}
+
+static void finish(struct line *line)
+{
+    const char *tail = line->full ? TAIL_CUT : "}\n";
+    size_t len = strlen(tail);
+    KV_ASSERT(line->len + len <= LINE_SIZE);
+    memcpy(line->text + line->len, tail, len);
+    line->len += len;
+}
+
+/* A log that cannot be written is no reason to fail what is logged. A signal before the first byte is the one case that
+ * is tried again, and a second write for the rest of a cut line could land in another thread's line. */
+static void send_line(const struct line *line)
+{
+    int fd = atomic_load_explicit(&log_fd, memory_order_relaxed);
+    int saved_errno = errno;
+    for (int attempt = 0; attempt < 3; attempt++) {
+        if (write(fd, line->text, line->len) >= 0 || errno != EINTR) {
+            break;
+        }
+    }
+    errno = saved_errno;
+}
+
+void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields)
+{
+    if ((int)level < 0 || (int)level >= LEVELS) {
+        level = KV_LOG_ERROR;
+    }
+    if ((int)level < atomic_load_explicit(&min_level, memory_order_relaxed)) {
+        return;
+    }
+    atomic_fetch_add_explicit(&counts[level], 1, memory_order_relaxed);
+    struct line line;
+    line.len = 0;
+    line.full = false;
+    put_head(&line, level);
+    put_field(&line, &KV_FT("module", module));
+    put_field(&line, &KV_FT("event", event));
+    for (const struct kv_log_field *field = fields; field->kind != KV_LF_END; field++) {
+        put_field(&line, field);
+    }
+    finish(&line);
+    send_line(&line);
+}
+
+void kv_log_set_level(enum kv_log_level level)
+{
+    atomic_store_explicit(&min_level, (int)level, memory_order_relaxed);
+}
+
+enum kv_err kv_log_parse_level(const char *text, enum kv_log_level *ret_level)
+{
+    for (int i = 0; i < LEVELS; i++) {
+        if (strcmp(text, level_names[i]) == 0) {
+            *ret_level = (enum kv_log_level)i;
+            return KV_OK;
+        }
+    }
+    return KV_E_INVALID_REQUEST;
+}
+
+void kv_log_set_fd(int fd)
+{
+    atomic_store_explicit(&log_fd, fd, memory_order_relaxed);
+}
+
+uint64_t kv_log_count(enum kv_log_level level)
+{
+    KV_ASSERT((int)level >= 0 && (int)level < LEVELS);
+    return atomic_load_explicit(&counts[level], memory_order_relaxed);
+}
