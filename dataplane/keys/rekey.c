@@ -1,0 +1,194 @@
+/*
+ * The re-key of a batch: every node on the way to a dropped slot gets a fresh secret and a fresh id, and the top is
+ * sealed under the next root. It works on rows alone, apart from the cache, and the tree goes on with its present root.
+ * It must never leave a node on one of the paths sealed under a secret that the present root still leads to.
+ */
+#include "dataplane/base/mem.h"
+#include "dataplane/keys/ktree_int.h"
+
+#define NO_PARENT SIZE_MAX
+
+/* A node of the union of all paths. Parents stand before their children. */
+struct rekey_node {
+    struct kv_node_key key;
+    size_t parent;        /* index, or NO_PARENT for the top */
+    unsigned child;       /* which child of the parent it is */
+    int64_t seen_version; /* of the row that was read */
+};
+
+struct rekey {
+    struct kv_ktree *tree;
+    const struct kv_ktree_store *store;
+    struct ktree_use use;
+    const struct kv_id *fresh_id;
+    const struct kv_secret *fresh_secret;
+    struct rekey_node *nodes; /* owned */
+    uint8_t *plains;          /* owned, locked: one plaintext a node */
+    size_t plains_bytes, nodes_max, count;
+};
+
+static uint8_t *plain_of(const struct rekey *rekey, size_t index)
+{
+    return rekey->plains + index * KV_NODE_PLAINTEXT_BYTES;
+}
+
+static size_t find_node(const struct rekey *rekey, const struct kv_node_key *key)
+{
+    for (size_t i = 0; i < rekey->count; i++) {
+        if (tree_key_equal(&rekey->nodes[i].key, key)) {
+            return i;
+        }
+    }
+    return NO_PARENT;
+}
+
+/* The secret that the node at `parent` holds for its child; the present root's for the top. */
+static KV_RC secret_of(const struct rekey *rekey, size_t parent, unsigned child, struct kv_secret **ret_secret)
+{
+    if (parent == NO_PARENT) {
+        return kv_secret_copy(kv_secret_data(rekey->use.root_secret), NODE_SECRET_BYTES, ret_secret);
+    }
+    return node_child(plain_of(rekey, parent), child, ret_secret);
+}
+
+static KV_RC open_row(struct rekey *rekey, const struct rekey_node *node, const struct kv_node_row *row)
+{
+    if (node->parent == NO_PARENT && !kv_id_equal(&row->node_id, &rekey->use.root_id)) {
+        return KV_E_WRONG_KEY;
+    }
+    struct kv_secret *secret KV_CLEANUP(kv_secret_freep) = NULL;
+    KV_TRY(secret_of(rekey, node->parent, node->child, &secret));
+    const struct node_seal seal = {
+        .cluster = ktree_cluster(rekey->tree), .key = &node->key, .id = &row->node_id, .secret = secret};
+    return node_open(rekey->use.sealer, &seal, KV_BYTES(row->sealed, row->sealed_len), plain_of(rekey, rekey->count));
+}
+
+static KV_RC load_node(struct rekey *rekey, const struct rekey_node *wanted, size_t *ret_index)
+{
+    if (rekey->count >= rekey->nodes_max) {
+        return KV_E_INTERNAL;
+    }
+    struct rekey_node node = *wanted;
+    struct kv_node_row row = {0};
+    KV_TRY(rekey->store->load(rekey->store->ctx, &node.key, &row));
+    node.seen_version = row.version;
+    enum kv_err rc = open_row(rekey, &node, &row);
+    node_row_done(&row);
+    KV_TRY(rc);
+    rekey->nodes[rekey->count] = node;
+    *ret_index = rekey->count++;
+    return KV_OK;
+}
+
+/* Adds the target's path and drops its slot. The path ends early where a child is absent (erased before) or a row is
+ * not there (never used): below that there is nothing that a root leads to. Without the top there is no tree. */
+static KV_RC add_target(struct rekey *rekey, const struct kv_ktree_target *target)
+{
+    struct tree_step path[TREE_PATH_NODES];
+    KV_TRY(tree_path(&target->tenant, target->directory_slot, target->slot, path));
+    size_t parent = NO_PARENT;
+    unsigned child = 0;
+    for (size_t i = 0; i < TREE_PATH_NODES; i++) {
+        size_t index = find_node(rekey, &path[i].key);
+        if (index == NO_PARENT) {
+            const struct rekey_node wanted = {.key = path[i].key, .parent = parent, .child = child};
+            enum kv_err rc = load_node(rekey, &wanted, &index);
+            if (rc == KV_E_SESSION_ERASED || (rc == KV_E_MISSING && i > 0)) {
+                return KV_OK;
+            }
+            KV_TRY(rc);
+        } else if (rekey->nodes[index].parent != parent || rekey->nodes[index].child != child) {
+            return KV_E_INVALID_REQUEST; /* One tenant under two directory slots. */
+        }
+        parent = index;
+        child = path[i].child;
+    }
+    node_drop_child(plain_of(rekey, parent), child);
+    return KV_OK;
+}
+
+static KV_RC refresh_secrets(struct rekey *rekey)
+{
+    for (size_t i = 0; i < rekey->count; i++) {
+        const struct rekey_node *node = &rekey->nodes[i];
+        if (node->parent != NO_PARENT) {
+            KV_TRY(node_refresh_child(ktree_env(rekey->tree), plain_of(rekey, node->parent), node->child));
+        }
+    }
+    return KV_OK;
+}
+
+static KV_RC reseal(struct rekey *rekey, size_t index)
+{
+    const struct rekey_node *node = &rekey->nodes[index];
+    const struct kv_env *env = ktree_env(rekey->tree);
+    bool top = node->parent == NO_PARENT;
+    struct kv_id node_id = *rekey->fresh_id;
+    struct kv_secret *secret KV_CLEANUP(kv_secret_freep) = NULL;
+    if (!top) {
+        KV_TRY(kv_id_new(env, &node_id));
+        KV_TRY(node_child(plain_of(rekey, node->parent), node->child, &secret));
+    }
+    const struct node_seal seal = {.cluster = ktree_cluster(rekey->tree),
+                                   .key = &node->key,
+                                   .id = &node_id,
+                                   .secret = top ? rekey->fresh_secret : secret};
+    struct kv_node_row row = {0};
+    KV_TRY(node_seal_row(env, rekey->use.sealer, &seal, plain_of(rekey, index), node->seen_version + 1, &row));
+    enum kv_err rc = rekey->store->update(rekey->store->ctx, &node->key, node->seen_version, &row);
+    node_row_done(&row);
+    return rc;
+}
+
+/* An empty batch still moves the top under the next root. */
+static KV_RC load_top(struct rekey *rekey)
+{
+    const struct rekey_node top = {.key = {.level = KV_TREE_LEVELS - 1}, .parent = NO_PARENT};
+    size_t index = 0;
+    return load_node(rekey, &top, &index);
+}
+
+static KV_RC run(struct rekey *rekey, const struct kv_ktree_target *targets, size_t count)
+{
+    KV_TRY(load_top(rekey));
+    for (size_t i = 0; i < count; i++) {
+        KV_TRY(add_target(rekey, &targets[i]));
+    }
+    KV_TRY(refresh_secrets(rekey));
+    for (size_t i = 0; i < rekey->count; i++) {
+        KV_TRY(reseal(rekey, i));
+    }
+    return KV_OK;
+}
+
+static KV_RC take_memory(struct rekey *rekey, size_t count)
+{
+    void *plains = NULL;
+    rekey->nodes_max = count * TREE_PATH_NODES + 1;
+    rekey->plains_bytes = rekey->nodes_max * KV_NODE_PLAINTEXT_BYTES;
+    rekey->nodes = kv_alloc_array(rekey->nodes_max, sizeof(*rekey->nodes));
+    enum kv_err rc = rekey->nodes != NULL ? kv_locked_alloc(rekey->plains_bytes, &plains) : KV_E_NO_MEMORY;
+    rekey->plains = plains;
+    return rc;
+}
+
+KV_RC kv_ktree_rekey(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_ktree_target *targets,
+                     size_t count, const struct kv_id *fresh_id, const struct kv_secret *fresh_secret)
+{
+    if (count > KV_ERASE_BATCH) {
+        return KV_E_LIMIT;
+    }
+    if (kv_id_is_zero(fresh_id) || kv_secret_len(fresh_secret) != NODE_SECRET_BYTES) {
+        return KV_E_INVALID_REQUEST;
+    }
+    struct rekey rekey = {.tree = tree, .store = store, .fresh_id = fresh_id, .fresh_secret = fresh_secret};
+    KV_TRY(ktree_use_begin(tree, &rekey.use));
+    enum kv_err rc = kv_id_equal(fresh_id, &rekey.use.root_id) ? KV_E_INVALID_REQUEST : take_memory(&rekey, count);
+    if (rc == KV_OK) {
+        rc = run(&rekey, targets, count);
+    }
+    kv_locked_free(rekey.plains, rekey.plains_bytes);
+    kv_free(rekey.nodes);
+    enum kv_err ended = ktree_use_end(tree, &rekey.use);
+    return rc != KV_OK ? rc : ended;
+}

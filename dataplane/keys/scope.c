@@ -1,0 +1,36 @@
+/*
+ * From a slot's secret to the keys of one scope. Every derivation has its own label; nothing here keeps a key.
+ */
+#include "dataplane/crypto/kdf.h"
+#include "dataplane/keys/keyring.h"
+
+KV_RC kv_scope_secret(const struct kv_secret *slot, const struct kv_id *tenant, const struct kv_id *scope,
+                      struct kv_secret **ret_secret)
+{
+    /* The outer share and its flag have their place in the derivation from the start, so that a tenant without one can
+     * never be confused with a tenant whose share happens to be zero. */
+    static const uint8_t no_share[32] = {0};
+    static const uint8_t no_share_flag = 0;
+    const struct kv_bytes fields[] = {
+        KV_BYTES(no_share, sizeof(no_share)),
+        KV_BYTES(&no_share_flag, 1),
+        KV_BYTES(tenant->b, sizeof(tenant->b)),
+        KV_BYTES(scope->b, sizeof(scope->b)),
+    };
+    return kv_kdf_derive(slot, "scope", fields, sizeof(fields) / sizeof(fields[0]), 32, ret_secret);
+}
+
+KV_RC kv_scope_key_block(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
+{
+    return kv_kdf_derive(scope_secret, "block", NULL, 0, 32, ret_key);
+}
+
+KV_RC kv_scope_key_ids(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
+{
+    return kv_kdf_derive(scope_secret, "ids", NULL, 0, 32, ret_key);
+}
+
+KV_RC kv_scope_key_meta(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
+{
+    return kv_kdf_derive(scope_secret, "meta", NULL, 0, 32, ret_key);
+}
