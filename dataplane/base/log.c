@@ -54,7 +54,8 @@ static void put_text(struct line *line, const char *text)
 static void put_string(struct line *line, const char *text)
 {
     put(line, "\"", 1);
-    size_t len = strnlen(text, TEXT_MAX + 1);
+    /* A look past the limit, so that a character across it is seen whole and left out, not taken for broken. */
+    size_t len = strnlen(text, TEXT_MAX + 4);
     struct kv_bytes rest = KV_BYTES(text, len);
     size_t used = 0;
     while (rest.len > 0) {

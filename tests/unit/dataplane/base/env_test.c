@@ -1,0 +1,67 @@
+/* Clocks, randomness and the spelling of a time. */
+#include "dataplane/base/env.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <string.h>
+#include <time.h>
+
+Test(env, clocks_do_not_go_back)
+{
+    const struct kv_env *env = &kv_env_system;
+    uint64_t monotonic = kv_now_ns(env);
+    uint64_t boot = env->boottime_ns(env->ctx);
+    for (int i = 0; i < 1000; i++) {
+        uint64_t now = kv_now_ns(env);
+        cr_assert(ge(u64, now, monotonic));
+        monotonic = now;
+    }
+    cr_assert(ge(u64, env->boottime_ns(env->ctx), boot));
+}
+
+Test(env, real_time_agrees_with_the_system_in_microseconds)
+{
+    const struct kv_env *env = &kv_env_system;
+    time_t before = time(NULL);
+    uint64_t us = env->realtime_us(env->ctx);
+    time_t after = time(NULL);
+    cr_assert(ge(u64, us, (uint64_t)(before - 1) * 1000000));
+    cr_assert(lt(u64, us, (uint64_t)(after + 1) * 1000000));
+}
+
+Test(env, random_fills_all_of_its_target)
+{
+    const struct kv_env *env = &kv_env_system;
+    /* Each byte position is non-zero in at least one of 64 draws, except once in 2^500 runs. */
+    uint8_t seen[1024] = {0}, draw[1024];
+    for (int i = 0; i < 64; i++) {
+        cr_assert(eq(int, env->random(env->ctx, draw, sizeof(draw)), KV_OK));
+        for (size_t k = 0; k < sizeof(draw); k++) {
+            seen[k] |= draw[k];
+        }
+    }
+    cr_assert(memchr(seen, 0, sizeof(seen)) == NULL);
+    cr_assert(eq(int, env->random(env->ctx, draw, 0), KV_OK));
+}
+
+static void spells(uint64_t us, const char *expected)
+{
+    char text[28];
+    kv_time_text(us, text);
+    cr_assert(eq(str, text, (char *)expected));
+}
+
+Test(env, times_are_spelled_as_rfc_3339)
+{
+    spells(0, "1970-01-01T00:00:00.000000Z");
+    spells(UINT64_C(1796059098000000), "2026-11-30T17:18:18.000000Z");
+    spells(UINT64_C(1709164800000001), "2024-02-29T00:00:00.000001Z");
+    spells(UINT64_C(951782399999999), "2000-02-28T23:59:59.999999Z");
+}
+
+Test(env, the_last_spelling_is_the_end_of_the_year_9999)
+{
+    spells(UINT64_C(253402300799999999), "9999-12-31T23:59:59.999999Z");
+    spells(UINT64_C(253402300800000000), "9999-12-31T23:59:59.999999Z");
+    spells(UINT64_MAX, "9999-12-31T23:59:59.999999Z");
+}

@@ -1,0 +1,123 @@
+/* Fault points. */
+#include "dataplane/base/fault.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#ifdef KV_FAULTS
+
+Test(fault, without_a_spec_nothing_happens)
+{
+    unsetenv("KVRUN_FAULT");
+    cr_assert(not(KV_FAULT("a/b")));
+}
+
+Test(fault, environment_is_read)
+{
+    setenv("KVRUN_FAULT", "tier/nvme/write=EIO@3,other=fail", 1);
+    cr_assert(not(KV_FAULT("tier/nvme/write")));
+    cr_assert(not(KV_FAULT("tier/nvme/write")));
+    cr_assert(KV_FAULT("tier/nvme/write"));
+    cr_assert(KV_FAULT("tier/nvme/write")); /* from the Nth on */
+    cr_assert(KV_FAULT("other"));
+    cr_assert(not(KV_FAULT("tier/nvme")));
+    cr_assert(not(KV_FAULT("tier/nvme/write2")));
+}
+
+Test(fault, once_is_exactly_that_passing)
+{
+    kv_fault_set("p=fail@2once");
+    cr_assert(not(KV_FAULT("p")));
+    cr_assert(KV_FAULT("p"));
+    cr_assert(not(KV_FAULT("p")));
+}
+
+Test(fault, kill_ends_the_process_at_the_first_passing, .signal = SIGKILL)
+{
+    kv_fault_set("p=kill");
+    (void)KV_FAULT("p");
+}
+
+Test(fault, kill_ends_the_process_at_the_nth_passing, .signal = SIGKILL)
+{
+    kv_fault_set("p=kill@2");
+    cr_assert(not(KV_FAULT("p")));
+    (void)KV_FAULT("p");
+}
+
+Test(fault, kill_leaves_the_passing_before_it_alone)
+{
+    kv_fault_set("p=kill@2");
+    cr_assert(not(KV_FAULT("p")));
+    cr_assert(not(KV_FAULT("q")));
+}
+
+Test(fault, set_replaces_and_null_clears)
+{
+    setenv("KVRUN_FAULT", "a=fail", 1);
+    kv_fault_set("b=fail");
+    cr_assert(not(KV_FAULT("a")));
+    cr_assert(KV_FAULT("b"));
+    kv_fault_set(NULL);
+    cr_assert(not(KV_FAULT("b")));
+    kv_fault_set("b=fail@2");
+    cr_assert(not(KV_FAULT("b"))); /* the count starts again */
+    cr_assert(KV_FAULT("b"));
+    kv_fault_set("");
+    cr_assert(not(KV_FAULT("b")));
+}
+
+static void set_points(int count)
+{
+    char spec[2048] = "";
+    for (int i = 0; i < count; i++) {
+        size_t len = strlen(spec);
+        snprintf(spec + len, sizeof(spec) - len, "%sp%d=fail", i > 0 ? "," : "", i);
+    }
+    kv_fault_set(spec);
+}
+
+Test(fault, there_is_room_for_32_points)
+{
+    set_points(32);
+    cr_assert(KV_FAULT("p31"));
+}
+
+Test(fault, one_point_more_stops_the_test, .signal = SIGABRT)
+{
+    set_points(33);
+}
+
+Test(fault, spec_without_a_word_stops_the_test, .signal = SIGABRT)
+{
+    kv_fault_set("name");
+}
+
+Test(fault, spec_without_a_name_stops_the_test, .signal = SIGABRT)
+{
+    kv_fault_set("=fail");
+}
+
+Test(fault, spec_with_a_passing_that_is_no_number_stops_the_test, .signal = SIGABRT)
+{
+    kv_fault_set("name=fail@0");
+}
+
+Test(fault, spec_with_a_tail_stops_the_test, .signal = SIGABRT)
+{
+    kv_fault_set("name=fail@3twice");
+}
+
+#else
+
+Test(fault, release_build_has_no_points)
+{
+    setenv("KVRUN_FAULT", "a=kill", 1);
+    cr_assert(not(KV_FAULT("a")));
+}
+
+#endif

@@ -1,0 +1,179 @@
+/* Log lines, read back by a JSON parser. */
+#include "dataplane/base/log.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <jansson.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+static int reading_end;
+
+static void catch_log(void)
+{
+    int ends[2];
+    cr_assert(eq(int, pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0));
+    reading_end = ends[0];
+    kv_log_set_fd(ends[1]);
+}
+
+/* The one line that is waiting; the caller frees the object. */
+static json_t *line_of(char text[8192])
+{
+    ssize_t len = read(reading_end, text, 8191);
+    cr_assert(gt(long, len, 0));
+    text[len] = '\0';
+    cr_assert(le(sz, (size_t)len, (size_t)KV_MAX_LOG_LINE_BYTES));
+    cr_assert(eq(ptr, strchr(text, '\n'), text + len - 1));
+    json_error_t error;
+    json_t *line = json_loads(text, JSON_REJECT_DUPLICATES, &error);
+    cr_assert(line != NULL, "%s: %s", error.text, text);
+    return line;
+}
+
+static const char *member(json_t *line, const char *name)
+{
+    const char *text = json_string_value(json_object_get(line, name));
+    cr_assert(text != NULL, "%s", name);
+    return text;
+}
+
+/* Jansson's own checks are macros that Criterion's cannot take. */
+static json_type type_of(json_t *line, const char *name)
+{
+    cr_assert(json_object_get(line, name) != NULL, "%s", name);
+    return json_typeof(json_object_get(line, name));
+}
+
+TestSuite(log, .init = catch_log);
+
+Test(log, line_has_its_head_and_its_typed_fields)
+{
+    struct kv_id id = {0};
+    kv_log(KV_LOG_WARN, "http", "listening", KV_FU("port", 7433), KV_FI("delta", -5), KV_FT("address", "::1"),
+           KV_FID("session", "ses", &id), KV_FRC(KV_E_SESSION_ERASED), KV_FB("tls", true), KV_FB("off", false));
+    char text[8192];
+    json_t *line = line_of(text);
+    cr_assert(eq(str, (char *)member(line, "level"), "warn"));
+    cr_assert(eq(str, (char *)member(line, "module"), "http"));
+    cr_assert(eq(str, (char *)member(line, "event"), "listening"));
+    cr_assert(eq(sz, strlen(member(line, "ts")), 27));
+    cr_assert(eq(i64, json_integer_value(json_object_get(line, "port")), 7433));
+    cr_assert(eq(i64, json_integer_value(json_object_get(line, "delta")), -5));
+    cr_assert(eq(str, (char *)member(line, "address"), "::1"));
+    cr_assert(eq(str, (char *)member(line, "session"), "ses_00000000000000000000000000"));
+    cr_assert(eq(str, (char *)member(line, "rc"), "session_erased"));
+    cr_assert(eq(int, type_of(line, "tls"), JSON_TRUE));
+    cr_assert(eq(int, type_of(line, "off"), JSON_FALSE));
+    json_decref(line);
+}
+
+Test(log, fields_are_optional_and_missing_values_are_null)
+{
+    char text[8192];
+    kv_log(KV_LOG_INFO, "m", "bare");
+    json_t *line = line_of(text);
+    cr_assert(eq(sz, json_object_size(line), 4));
+    json_decref(line);
+    kv_log(KV_LOG_INFO, "m", "nulls", KV_FT("t", NULL), KV_FID("i", "ses", NULL));
+    line = line_of(text);
+    cr_assert(eq(int, type_of(line, "t"), JSON_NULL));
+    cr_assert(eq(int, type_of(line, "i"), JSON_NULL));
+    json_decref(line);
+}
+
+Test(log, extreme_numbers_are_printed_whole)
+{
+    char text[8192];
+    kv_log(KV_LOG_INFO, "m", "numbers", KV_FU("u", UINT64_MAX), KV_FI("i", INT64_MIN));
+    ssize_t len = read(reading_end, text, sizeof(text) - 1);
+    cr_assert(gt(long, len, 0));
+    text[len] = '\0';
+    cr_assert(strstr(text, "\"u\":18446744073709551615,") != NULL);
+    cr_assert(strstr(text, "\"i\":-9223372036854775808}") != NULL);
+}
+
+Test(log, text_cannot_break_out_of_its_line)
+{
+    char text[8192];
+    const char *evil = "\"}\n{\"level\":\"error\\\x01\x1b[31m";
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("t", evil), KV_FT("bad", "a\xff"));
+    json_t *line = line_of(text);
+    cr_assert(eq(str, (char *)member(line, "t"), (char *)evil));
+    cr_assert(eq(str, (char *)member(line, "bad"), "a\xef\xbf\xbd"));
+    json_decref(line);
+}
+
+Test(log, text_is_cut_at_256_bytes_and_never_inside_a_character)
+{
+    char value[300], text[8192];
+    memset(value, 'a', sizeof(value));
+    value[256] = '\0';
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("t", value));
+    json_t *line = line_of(text);
+    cr_assert(eq(sz, strlen(member(line, "t")), 256));
+    json_decref(line);
+    value[256] = 'a';
+    value[257] = '\0';
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("t", value));
+    line = line_of(text);
+    cr_assert(eq(sz, strlen(member(line, "t")), 256));
+    json_decref(line);
+    memcpy(value + 255, "\xe2\x82\xac", 4);
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("t", value));
+    line = line_of(text);
+    cr_assert(eq(sz, strlen(member(line, "t")), 255));
+    json_decref(line);
+}
+
+Test(log, line_that_would_be_too_long_loses_whole_fields_and_says_so)
+{
+    char value[257], text[8192];
+    memset(value, '\x01', 256); /* six bytes each once escaped */
+    value[256] = '\0';
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("a", value), KV_FT("b", value), KV_FT("c", value), KV_FU("d", 1));
+    json_t *line = line_of(text);
+    cr_assert(eq(sz, strlen(member(line, "b")), 256));
+    cr_assert(json_object_get(line, "c") == NULL);
+    cr_assert(eq(int, type_of(line, "truncated"), JSON_TRUE));
+    json_decref(line);
+    kv_log(KV_LOG_INFO, "m", "e", KV_FT("a", value), KV_FT("b", value));
+    line = line_of(text);
+    cr_assert(json_object_get(line, "truncated") == NULL); /* control */
+    json_decref(line);
+}
+
+Test(log, lines_below_the_level_are_neither_written_nor_counted)
+{
+    char text[64];
+    kv_log(KV_LOG_DEBUG, "m", "quiet");
+    cr_assert(eq(long, read(reading_end, text, sizeof(text)), -1));
+    cr_assert(eq(u64, kv_log_count(KV_LOG_DEBUG), 0));
+    kv_log_set_level(KV_LOG_DEBUG);
+    kv_log(KV_LOG_DEBUG, "m", "heard");
+    cr_assert(gt(long, read(reading_end, text, sizeof(text)), 0));
+    cr_assert(eq(u64, kv_log_count(KV_LOG_DEBUG), 1));
+    cr_assert(eq(u64, kv_log_count(KV_LOG_ERROR), 0));
+}
+
+Test(log, levels_are_read_by_name)
+{
+    enum kv_log_level level = KV_LOG_INFO;
+    cr_assert(eq(int, kv_log_parse_level("error", &level), KV_OK));
+    cr_assert(eq(int, level, KV_LOG_ERROR));
+    cr_assert(eq(int, kv_log_parse_level("Debug", &level), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, kv_log_parse_level("", &level), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, level, KV_LOG_ERROR));
+}
+
+Test(log, log_that_cannot_be_written_disturbs_nobody)
+{
+    kv_log_set_fd(-1);
+    errno = ENOENT;
+    kv_log(KV_LOG_ERROR, "m", "lost");
+    cr_assert(eq(int, errno, ENOENT));
+    cr_assert(eq(u64, kv_log_count(KV_LOG_ERROR), 1));
+}
