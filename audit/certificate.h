@@ -61,10 +61,15 @@ const char *kv_limit_text(const char *code);
 
 /* RFC 7638 thumbprint of the public key, base64url. */
 KV_RC kv_cert_kid(const uint8_t public_key[32], char ret_kid[44]);
+/* KV_E_INVALID_STATE: these facts describe no erasure that may be certified. KV_E_INVALID_REQUEST: a text or number outside the profile. */
 KV_RC kv_cert_payload(const struct kv_cert_facts *facts, struct kv_buf *ret_json);
 KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws);
 /* A JWK set (RFC 7517) with this one key, for /.well-known/kvrun/jwks.json. */
 KV_RC kv_cert_jwks(const uint8_t public_key[32], struct kv_buf *ret_json);
+/* The Ed25519 keys of a set, at most `max`. Passes over other kinds of keys and those with `revoked_at`; a key whose kid is not its
+ * thumbprint spoils the set (KV_E_INVALID_REQUEST). */
+KV_RC kv_cert_jwks_parse(struct kv_bytes jwks, struct kv_errinfo *info, uint8_t (*ret_keys)[32], size_t max,
+                         size_t *ret_count);
 
 KV_RC kv_cert_bundle(struct kv_bytes jws, uint64_t index, const struct kv_hash *proof, size_t proof_count,
                      struct kv_bytes checkpoint_note, struct kv_buf *ret_text);
@@ -87,6 +92,8 @@ enum kv_cert_check {
     KV_CHECK_COUNT
 };
 
+const char *kv_cert_check_name(enum kv_cert_check check); /* "form", "header", … */
+
 struct kv_cert_report {
     bool ok;
     struct {
@@ -96,7 +103,8 @@ struct kv_cert_report {
     struct kv_buf payload; /* owned: kv_buf_done */
 };
 
-/* Verifies bytes as they are; never re-serialises. KV_E_TAMPERED when a check failed (the report says which); other codes: not verifiable at all. */
+/* Verifies bytes as they are; never re-serialises. KV_E_TAMPERED when a check failed (the report says which); other codes: not
+ * verifiable at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED. */
 KV_RC kv_cert_verify(struct kv_bytes bundle, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report);
 
 #endif

@@ -1,0 +1,94 @@
+/*
+ * Entries of the log from a typed struct. Must never take a text that a client chose: roles, tiers and outcomes are
+ * closed sets of ours, and what is not printable ASCII is refused.
+ */
+#include "audit/event.h"
+
+#include "audit/emit_int.h"
+
+#include <string.h>
+
+static const char *const op_names[] = {
+    [KV_AUDIT_TENANT_CREATE] = "tenant.create",   [KV_AUDIT_KEY_CREATE] = "key.create",
+    [KV_AUDIT_SESSION_CREATE] = "session.create", [KV_AUDIT_ERASE_REQUEST] = "erase.request",
+    [KV_AUDIT_ERASE_DESTROY] = "erase.destroy",   [KV_AUDIT_ERASE_QUARANTINE] = "erase.quarantine",
+    [KV_AUDIT_OFFLOAD] = "block.offload",         [KV_AUDIT_RESTORE] = "block.restore",
+    [KV_AUDIT_INTEGRITY] = "block.integrity",     [KV_AUDIT_ROOT_CHANGE] = "root.change",
+    [KV_AUDIT_INSTANCE_JOIN] = "instance.join",
+};
+
+const char *kv_audit_op_name(enum kv_audit_op op)
+{
+    size_t index = (size_t)op;
+    return index < sizeof(op_names) / sizeof(op_names[0]) ? op_names[index] : "unknown";
+}
+
+static bool is_lower_hex64(const char *text)
+{
+    return strlen(text) == 64 && strspn(text, "0123456789abcdef") == 64;
+}
+
+static void put_actor(struct kv_emit *emit, const struct kv_audit_event *event)
+{
+    kv_emit_object(emit, "actor");
+    if (!kv_id_is_zero(&event->actor)) {
+        kv_emit_id(emit, "id", "key", &event->actor);
+    }
+    kv_emit_text(emit, "t", event->actor_role == NULL ? "system" : event->actor_role);
+    kv_emit_close(emit);
+}
+
+static void put_transfer(struct kv_emit *emit, const struct kv_audit_event *event)
+{
+    kv_emit_object(emit, "transfer");
+    kv_emit_hex(emit, "block_root", event->block_root.b);
+    kv_emit_integer(emit, "blocks", event->blocks);
+    kv_emit_decimal(emit, "bytes", event->bytes);
+    kv_emit_integer(emit, "dur_us", event->duration_us);
+    kv_emit_decimal(emit, "iseq", event->instance_seq);
+    kv_emit_text(emit, "tier", event->tier == NULL ? "none" : event->tier);
+    kv_emit_close(emit);
+}
+
+static KV_RC put_entry(const struct kv_audit_event *event, struct kv_buf *line)
+{
+    struct kv_emit emit = kv_emit_begin(line);
+    put_actor(&emit, event);
+    if (event->detail_sha256 != NULL && event->detail_sha256[0] != '\0') {
+        if (!is_lower_hex64(event->detail_sha256)) {
+            return KV_E_INVALID_REQUEST;
+        }
+        kv_emit_text(&emit, "detail_sha256", event->detail_sha256);
+    }
+    kv_emit_text(&emit, "op", kv_audit_op_name(event->op));
+    kv_emit_text(&emit, "outcome", event->outcome == NULL ? "ok" : event->outcome);
+    if (!kv_id_is_zero(&event->session)) {
+        kv_emit_id(&emit, "session", "ses", &event->session);
+    }
+    if (!kv_id_is_zero(&event->subject)) {
+        kv_emit_id(&emit, "subject", event->subject_prefix, &event->subject);
+    }
+    if (!kv_id_is_zero(&event->tenant)) {
+        kv_emit_id(&emit, "tenant", "ten", &event->tenant);
+    }
+    if (event->has_transfer) {
+        put_transfer(&emit, event);
+    }
+    kv_emit_time(&emit, "ts", event->realtime_us);
+    kv_emit_integer(&emit, "v", 1);
+    return kv_emit_end(&emit);
+}
+
+KV_RC kv_audit_encode(const struct kv_audit_event *event, struct kv_buf *ret_line)
+{
+    bool has_subject = !kv_id_is_zero(&event->subject);
+    if ((size_t)event->op >= sizeof(op_names) / sizeof(op_names[0]) ||
+        (has_subject && (event->subject_prefix == NULL || strlen(event->subject_prefix) != 3))) {
+        return KV_E_INVALID_REQUEST;
+    }
+    struct kv_buf line KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&line, (size_t)KV_MAX_AUDIT_ENTRY_BYTES);
+    KV_TRY(put_entry(event, &line));
+    kv_buf_append(ret_line, line.data, line.len);
+    return kv_buf_check(ret_line);
+}
