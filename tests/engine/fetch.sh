@@ -1,0 +1,74 @@
+#!/bin/sh
+# Brings the prebuilt llama.cpp libraries and the headers of exactly their version to TARGET_DIR, through the npm client alone.
+#   fetch.sh [TARGET_DIR]        default: build/llama of this checkout
+# TARGET_DIR/include, TARGET_DIR/lib, TARGET_DIR/LICENSE; TARGET_DIR/stamp says what is there, and a second run ends at once.
+# Exit codes: 0 there, 3 npm cannot deliver here (the build then uses the simulated engine), 1 what came is not what was pinned.
+# It must never run a package's scripts and never write into the source tree.
+set -u
+here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
+target=${1:-${here%/tests/engine}/build/llama}
+case $target in /*) ;; *) target=$PWD/$target ;; esac
+
+package=node-llama-cpp
+version=3.22.1
+header_sha512=bltIipuWmc123H7tMIgDGKSsSrhmhlQYeVUC48XTjVW7XGJJiJJyCdlTMzQ/LiWoPkGDpcL4FviDpgw7qfTiDw==
+stamp="$package $version $header_sha512 layout 1"
+
+unavailable() {
+    echo "fetch.sh: $1; kvrun-engine will be built with the simulated engine" >&2
+    exit 3
+}
+refuse() {
+    echo "fetch.sh: $1" >&2
+    exit 1
+}
+
+if [ -f "$target/stamp" ] && [ "$(cat "$target/stamp")" = "$stamp" ]; then
+    exit 0
+fi
+for tool in npm git tar openssl; do
+    command -v "$tool" >/dev/null 2>&1 || unavailable "$tool is not installed"
+done
+[ "$(uname -sm)" = "Linux x86_64" ] || unavailable "the libraries are for Linux on x86-64 only"
+
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvllama.XXXXXX") || refuse "no temporary folder"
+trap 'rm -rf "$work"' EXIT
+trap 'exit 1' HUP INT TERM
+
+cp "$here/package.json" "$here/package-lock.json" "$work/" || refuse "package.json is not beside fetch.sh"
+cd "$work" || exit 1
+npm ci --silent --ignore-scripts --no-audit --no-fund >npm.log 2>&1 || unavailable "npm ci did not deliver the libraries"
+npm pack --silent --ignore-scripts "$package@$version" >>npm.log 2>&1 || unavailable "npm pack did not deliver the headers"
+
+# npm ci has checked the libraries against package-lock.json; a packed archive has to be checked here.
+archive="$package-$version.tgz"
+found=$(openssl dgst -sha512 -binary "$archive" | openssl base64 -A)
+[ "$found" = "$header_sha512" ] || refuse "$archive is not the pinned one: its SHA-512 is $found"
+
+tar -xzf "$archive" package/llama/gitRelease.bundle || refuse "$archive holds no llama/gitRelease.bundle"
+unset GIT_DIR GIT_INDEX_FILE GIT_WORK_TREE
+if ! { git init -q headers && git -C headers fetch -q ../package/llama/gitRelease.bundle HEAD &&
+    git -C headers archive FETCH_HEAD include ggml/include LICENSE | tar -x -C headers; }; then
+    refuse "the header bundle cannot be read"
+fi
+
+bins=node_modules/@node-llama-cpp/linux-x64/bins/linux-x64
+mkdir -p "$work/new/include" "$work/new/lib" || exit 1
+cp headers/include/*.h headers/ggml/include/*.h "$work/new/include/" || refuse "headers are missing in the bundle"
+cp -P "$bins"/*.so* "$work/new/lib/" || refuse "libraries are missing in the package"
+cp headers/LICENSE "$work/new/LICENSE" || refuse "the licence is missing in the bundle"
+
+# The folder appears whole or not at all, and only a folder of ours (it has a stamp) or an empty one is replaced.
+printf '%s\n' "$stamp" >"$work/new/stamp" || exit 1
+if [ -e "$target" ] && [ ! -f "$target/stamp" ] && ! rmdir "$target" 2>/dev/null; then
+    refuse "$target exists and was not made by this script; name another folder"
+fi
+rm -rf "$target.new"
+if ! { mkdir -p "$(dirname -- "$target")" && cp -RP "$work/new" "$target.new"; }; then
+    refuse "cannot write $target.new"
+fi
+if [ -e "$target" ]; then
+    rm -rf "${target:?}"
+fi
+mv "$target.new" "$target" || refuse "cannot write to $target"
+echo "fetch.sh: llama.cpp libraries are in $target"
