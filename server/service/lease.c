@@ -1,0 +1,160 @@
+/*
+ * The instance's lease and other clocks: renews the lease at a third of its time, applies revocations before a renewal
+ * counts, ends engines whose own lease ran out, and keeps what the probes show. Keys can be used only until the
+ * deadline computed here: CLOCK_BOOTTIME when the renewal was sent, plus the lease, minus a margin.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/log.h"
+
+#include <string.h>
+
+#define INSTANCES_MAX 16
+#define REVOCATIONS_AT_ONCE 64
+#define FENCE_WAIT_NS (2 * KV_S_NS)
+#define TICK_NS (250 * KV_MS_NS)
+
+static uint64_t boottime(const struct kv_svc *svc)
+{
+    return svc->env->boottime_ns(svc->env->ctx);
+}
+
+static void set_deadline(struct kv_svc *svc, uint64_t sent_ns)
+{
+    uint64_t margin = svc->conf.lease_ns / 10;
+    if (atomic_load(&svc->quarantine) == NULL) {
+        kv_keyring_set_lease(svc->keyring, sent_ns + svc->conf.lease_ns - margin);
+    }
+}
+
+struct lease_tx {
+    struct kv_svc *svc;
+    bool join;
+    struct kv_store_instance row;
+};
+
+static KV_RC lease_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct lease_tx *tx = ctx;
+    uint32_t lease_ms = (uint32_t)(tx->svc->conf.lease_ns / KV_MS_NS);
+    if (tx->join) {
+        return kv_store_instance_join(pg, &tx->svc->instance, lease_ms, info, &tx->row);
+    }
+    return kv_store_instance_renew(pg, &tx->svc->lease_row, lease_ms, info, &tx->row);
+}
+
+/* With a root that only this machine has, another live instance would serve sessions that this one erases. */
+static KV_RC refuse_second(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_store_instance live[INSTANCES_MAX];
+    size_t count = 0;
+    KV_TRY(kv_store_instances_live(pg, INSTANCES_MAX, info, live, &count));
+    for (size_t i = 0; i < count; i++) {
+        if (memcmp(live[i].id.b, svc->instance.b, sizeof svc->instance.b) != 0) {
+            return kv_fail(info, KV_E_INVALID_STATE,
+                           "another kvrun instance holds a lease on this database; with root.provider %s there may be "
+                           "one: stop it, or wait "
+                           "for its lease to end",
+                           svc->roe->ops->name);
+        }
+    }
+    return KV_OK;
+}
+
+KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    KV_TRY(refuse_second(svc, pg, info));
+    uint64_t sent = boottime(svc);
+    struct lease_tx tx = {.svc = svc, .join = true};
+    KV_TRY(kv_pg_tx(pg, "lease-join", lease_tx, &tx, info, NULL));
+    svc->lease_row = tx.row;
+    atomic_store(&svc->db_ok, true);
+    atomic_store(&svc->lease_ok, true);
+    set_deadline(svc, sent);
+    return KV_OK;
+}
+
+/* Revocations up to the head are applied here: after that a renewal may promise it. */
+static KV_RC apply_revocations(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_store_revocation list[REVOCATIONS_AT_ONCE];
+    size_t count = 0;
+    do {
+        KV_TRY(kv_store_revocations_since(pg, svc->lease_row.acked_seq, REVOCATIONS_AT_ONCE, info, list, &count));
+        for (size_t i = 0; i < count; i++) {
+            struct kv_id none = {0};
+            KV_TRY(
+                svc_session_revoke(svc, &list[i].tenant, &list[i].session, &none, kv_now_ns(svc->env) + FENCE_WAIT_NS));
+            svc->lease_row.acked_seq = list[i].seq;
+        }
+    } while (count == REVOCATIONS_AT_ONCE);
+    return KV_OK;
+}
+
+static KV_RC renew(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    struct kv_pg *pg = svc->lease.pg;
+    KV_TRY(apply_revocations(svc, pg, info));
+    kv_ktree_root(svc->tree,
+                  &svc->lease_row.acked_root); /* a purged tree goes on acknowledging the last root it used */
+    uint64_t sent = boottime(svc);
+    struct lease_tx tx = {.svc = svc};
+    enum kv_err rc = kv_pg_tx(pg, "lease-renew", lease_tx, &tx, info, NULL);
+    if (rc == KV_OK) {
+        svc->lease_row = tx.row;
+        set_deadline(svc, sent);
+    } else if (rc == KV_E_STALE) {
+        svc_quarantine(svc,
+                       "another process renewed this instance's lease: its state folder was copied; stop the copy");
+    }
+    return rc;
+}
+
+struct leave_tx {
+    struct kv_svc *svc;
+};
+
+static KV_RC leave_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct leave_tx *tx = ctx;
+    return kv_store_instance_leave(pg, &tx->svc->instance, tx->svc->lease_row.incarnation, info);
+}
+
+static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *info)
+{
+    bool db_ok = rc != KV_E_DB_UNAVAILABLE;
+    bool lease_ok = kv_keyring_lease_valid(svc->keyring);
+    if (db_ok != atomic_load(&svc->db_ok)) {
+        kv_log(db_ok ? KV_LOG_INFO : KV_LOG_WARN, "lease", db_ok ? "database-back" : "database-lost",
+               KV_FT("text", info->text));
+    }
+    if (lease_ok != atomic_load(&svc->lease_ok)) {
+        kv_log(lease_ok ? KV_LOG_INFO : KV_LOG_WARN, "lease", lease_ok ? "lease-renewed" : "lease-expired");
+    }
+    atomic_store(&svc->db_ok, db_ok);
+    atomic_store(&svc->lease_ok, lease_ok);
+    if (!lease_ok) {
+        kv_keyring_wipe(svc->keyring);
+    }
+    svc_engines_expire(svc);
+}
+
+void *svc_lease_main(void *arg)
+{
+    struct kv_svc *svc = arg;
+    uint64_t next_ns = 0;
+    enum kv_err rc = KV_OK;
+    struct kv_errinfo info = {0};
+    while (!svc_sleep(svc, TICK_NS)) {
+        if (boottime(svc) >= next_ns) {
+            info = (struct kv_errinfo){0};
+            rc = renew(svc, &info);
+            next_ns = boottime(svc) + (rc == KV_OK ? svc->conf.lease_ns / 3 : TICK_NS);
+        }
+        tick(svc, rc, &info);
+    }
+    struct leave_tx leave = {.svc = svc};
+    KV_IGNORE(kv_pg_tx(svc->lease.pg, "lease-leave", leave_tx, &leave, &info, NULL),
+              "an unreachable database lets the lease run out");
+    return NULL;
+}

@@ -1,0 +1,186 @@
+/*
+ * The root in force: kroot in the database, the provider outside it and the tree's root in memory belong together, and
+ * this file is where they are brought together or found apart.
+ *
+ *   kroot   provider active  staged   what is done
+ *   none    none             any      first start: a staged root is a leftover; discard it and make a fresh one
+ *   none    R                any      the database is not the one of this root: quarantine
+ *   R       R                none     use R
+ *   R       R                R'       a re-key that did not happen: discard R', use R
+ *   R'      R                R'       a re-key that happened: use R'; the eraser goes on and destroys R
+ *   R'      none             R'       the destruction was under way, or the first start was: finish it
+ *   other   any              any      one of the two was put back to an older state: quarantine
+ * In quarantine nothing opens and nothing is written, so that putting the right database back heals.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+#include "server/store/store_ktree.h"
+
+#include <string.h>
+
+#define WRAPPED_BYTES_MAX 4096
+
+static const char text_lost[] = "the root of erasure belongs to another database; connect the database it was made "
+                                "with, or move the root file away to start afresh";
+static const char text_rollback[] = "the database and the root of erasure do not belong together: one of them was put "
+                                    "back to an older state; restore the current one";
+
+static KV_RC node_load(void *ctx, const struct kv_node_key *key, struct kv_node_row *ret_row)
+{
+    struct svc_tree_store *store = ctx;
+    struct kv_store_node_key at = {.tree = key->tree, .level = key->level, .idx = key->idx};
+    struct kv_store_node node;
+    KV_TRY(kv_store_node_load(store->pg, &at, store->info, &node));
+    *ret_row = (struct kv_node_row){
+        .node_id = node.node_id, .version = node.version, .sealed = node.sealed, .sealed_len = node.sealed_len};
+    return KV_OK;
+}
+
+static struct kv_store_node as_stored(const struct kv_node_row *row)
+{
+    return (struct kv_store_node){
+        .node_id = row->node_id, .version = row->version, .sealed = row->sealed, .sealed_len = row->sealed_len};
+}
+
+static KV_RC node_insert(void *ctx, const struct kv_node_key *key, const struct kv_node_row *row)
+{
+    struct svc_tree_store *store = ctx;
+    struct kv_store_node_key at = {.tree = key->tree, .level = key->level, .idx = key->idx};
+    struct kv_store_node node = as_stored(row);
+    return kv_store_node_insert(store->pg, &at, &node, store->info);
+}
+
+static KV_RC node_update(void *ctx, const struct kv_node_key *key, int64_t seen_version, const struct kv_node_row *row)
+{
+    struct svc_tree_store *store = ctx;
+    struct kv_store_node_key at = {.tree = key->tree, .level = key->level, .idx = key->idx};
+    struct kv_store_node node = as_stored(row);
+    return kv_store_node_update(store->pg, &at, seen_version, &node, store->info);
+}
+
+struct kv_ktree_store svc_tree_store(struct svc_tree_store *store)
+{
+    return (struct kv_ktree_store){.ctx = store, .load = node_load, .insert = node_insert, .update = node_update};
+}
+
+KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
+{
+    struct kv_id current;
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = KV_OK;
+    if (!kv_ktree_root(svc->tree, &current) || !kv_id_equal(&current, &kroot->root_id)) {
+        struct kv_secret *secret = NULL;
+        rc = svc->roe->ops->unwrap(svc->roe, &kroot->root_id, kv_buf_bytes(&kroot->blob), &secret);
+        if (rc == KV_OK) {
+            rc = kv_ktree_set_root(svc->tree, &kroot->root_id, secret);
+        }
+        kv_secret_free(secret);
+    }
+    pthread_mutex_unlock(&svc->roe_mutex);
+    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure does not open the key tree");
+}
+
+/* --- the first root ---------------------------------------------------------------------------------------------- */
+
+struct first_tx {
+    struct kv_svc *svc;
+    struct kv_id root;
+    struct kv_buf blob;
+};
+
+static KV_RC first_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct first_tx *tx = ctx;
+    struct kv_store_root_set root = {
+        .root_id = tx->root, .provider = tx->svc->roe->ops->name, .blob = kv_buf_bytes(&tx->blob)};
+    KV_TRY(kv_store_kroot_init(pg, &root, info));
+    struct svc_tree_store store = {.pg = pg, .info = info};
+    struct kv_ktree_store rows = svc_tree_store(&store);
+    KV_TRY(kv_ktree_format(tx->svc->tree, &rows));
+    struct kv_audit_event event = {
+        .op = KV_AUDIT_ROOT_CHANGE, .actor_role = "system", .subject = tx->root, .subject_prefix = "rot"};
+    return svc_audit(tx->svc, pg, &event, KV_BYTES(NULL, 0), info);
+}
+
+static KV_RC make_first(struct kv_svc *svc, struct kv_pg *pg, struct first_tx *tx, const struct kv_secret *secret,
+                        struct kv_errinfo *info)
+{
+    struct kv_id none = {0};
+    struct kv_roe_receipt receipt;
+    KV_TRY(svc->roe->ops->create(svc->roe, &tx->root));
+    KV_TRY(svc->roe->ops->wrap(svc->roe, &tx->root, secret, &tx->blob));
+    KV_TRY(kv_ktree_set_root(svc->tree, &tx->root, secret));
+    KV_TRY(kv_pg_tx(pg, "first-root", first_tx, tx, info, NULL));
+    return svc->roe->ops->commit(svc->roe, &tx->root, &none, &receipt);
+}
+
+static KV_RC first_root(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *staged, struct kv_errinfo *info)
+{
+    struct first_tx tx = {.svc = svc};
+    struct kv_secret *secret = NULL;
+    if (!kv_id_is_zero(staged)) {
+        KV_TRY(svc->roe->ops->discard(svc->roe, staged));
+    }
+    KV_TRY(svc->env->random(svc->env->ctx, tx.root.b, sizeof tx.root.b));
+    KV_TRY(kv_secret_random(svc->env, 32, &secret));
+    kv_buf_init(&tx.blob, WRAPPED_BYTES_MAX);
+    enum kv_err rc = make_first(svc, pg, &tx, secret, info);
+    kv_buf_done(&tx.blob);
+    kv_secret_free(secret);
+    if (rc == KV_OK) {
+        kv_log(KV_LOG_INFO, "root", "created", KV_FT("provider", svc->roe->ops->describe(svc->roe)));
+    }
+    return rc;
+}
+
+/* --- start ------------------------------------------------------------------------------------------------------- */
+
+static KV_RC settle(struct kv_svc *svc, const struct kv_store_kroot *kroot, const struct kv_id *active,
+                    const struct kv_id *staged, struct kv_errinfo *info)
+{
+    struct kv_roe_receipt receipt;
+    if (kv_id_equal(&kroot->root_id, active)) {
+        return kv_id_is_zero(staged) ? KV_OK : svc->roe->ops->discard(svc->roe, staged);
+    }
+    if (!kv_id_equal(&kroot->root_id, staged)) {
+        svc_quarantine(svc, text_rollback);
+        return KV_OK;
+    }
+    if (!kv_id_is_zero(active)) {
+        return KV_OK; /* the eraser destroys the old one as a step of its batch */
+    }
+    struct kv_id none = {0};
+    enum kv_err rc = svc->roe->ops->commit(svc->roe, staged, &none, &receipt);
+    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure could not be made active");
+}
+
+KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_id active, staged;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(svc->roe->ops->list(svc->roe, &active, &staged));
+    enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
+    if (rc == KV_E_MISSING && kv_id_is_zero(&active)) {
+        return first_root(svc, pg, &staged, info);
+    }
+    if (rc == KV_E_MISSING) {
+        svc_quarantine(svc, text_lost);
+        return KV_OK;
+    }
+    KV_TRY(rc);
+    if (strcmp(kroot.provider, svc->roe->ops->name) != 0) {
+        rc = kv_fail(info, KV_E_CONFIG,
+                     "the database's root is held by the provider \"%.20s\"; set root.provider to it", kroot.provider);
+    } else {
+        rc = settle(svc, &kroot, &active, &staged, info);
+    }
+    if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
+        rc = svc_root_use(svc, &kroot, info);
+    }
+    kv_store_kroot_done(&kroot);
+    return rc;
+}

@@ -1,0 +1,360 @@
+/*
+ * Gives audit entries their places. Transfer records come from the local journal, entries of changes from the outbox
+ * that the changing transaction filled; both become leaves of the tenant's tree, and each tree that grew gets a signed
+ * head. Must never sign a head that does not follow from what is stored: the root is computed from the stored frontier
+ * each time.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#define SHIP_MAX 256
+#define SIGN_MAX 64
+#define TILE_HASHES 256
+#define IDLE_NS (200 * KV_MS_NS)
+
+void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_BYTES])
+{
+    ret_ref[0] = (uint8_t)kind;
+    memcpy(ret_ref + 1, id->b, sizeof id->b);
+}
+
+KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,
+                struct kv_errinfo *info)
+{
+    struct kv_audit_event stamped = *event;
+    stamped.realtime_us = stamped.realtime_us != 0 ? stamped.realtime_us : svc->env->realtime_us(svc->env->ctx);
+    struct kv_buf line;
+    kv_buf_init(&line, (size_t)KV_MAX_AUDIT_ENTRY_BYTES);
+    enum kv_err rc = kv_audit_encode(&stamped, &line);
+    if (rc == KV_OK) {
+        rc = kv_store_outbox_insert(pg, &event->tenant, kv_buf_bytes(&line), ref, stamped.realtime_us, info);
+    }
+    kv_buf_done(&line);
+    return rc;
+}
+
+/* --- journal to outbox ------------------------------------------------------------------------------------------- */
+
+struct ship_tx {
+    struct kv_svc *svc;
+    const struct kv_journal_record *records;
+    size_t count;
+};
+
+static const char *tier_name(enum kv_tier_id tier)
+{
+    static const char *const names[] = {"none", "dram", "nvme", "object"};
+    return names[tier];
+}
+
+static KV_RC ship_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_journal_record *record,
+                         struct kv_errinfo *info)
+{
+    static const enum kv_audit_op ops[] = {[KV_RECORD_OFFLOAD] = KV_AUDIT_OFFLOAD,
+                                           [KV_RECORD_RESTORE] = KV_AUDIT_RESTORE,
+                                           [KV_RECORD_INTEGRITY] = KV_AUDIT_INTEGRITY,
+                                           [KV_RECORD_DROP] = KV_AUDIT_INTEGRITY};
+    struct kv_audit_event event = {.op = ops[record->record.kind],
+                                   .realtime_us = record->record.realtime_us,
+                                   .tenant = record->record.tenant,
+                                   .session = record->record.scope,
+                                   .actor_role = "system",
+                                   .subject = record->record.op,
+                                   .subject_prefix = "op",
+                                   .has_transfer = true,
+                                   .instance_seq = record->seq,
+                                   .blocks = record->record.blocks,
+                                   .bytes = record->record.bytes,
+                                   .duration_us = record->record.duration_us,
+                                   .tier = tier_name(record->record.tier),
+                                   .block_root = record->block_root,
+                                   .outcome = kv_err_name(record->record.outcome)};
+    return svc_audit(svc, pg, &event, KV_BYTES(NULL, 0), info);
+}
+
+static KV_RC ship_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct ship_tx *tx = ctx;
+    uint64_t seen = 0;
+    KV_TRY(kv_store_journal_lock(pg, &tx->svc->instance, info, &seen));
+    uint64_t last = seen;
+    for (size_t i = 0; i < tx->count; i++) {
+        if (tx->records[i].seq > seen) { /* a record read again after a crash is in there already */
+            KV_TRY(ship_record(tx->svc, pg, &tx->records[i], info));
+            last = tx->records[i].seq;
+        }
+    }
+    return last == seen ? KV_OK : kv_store_journal_advance(pg, &tx->svc->instance, seen, last, info);
+}
+
+static KV_RC ship_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)
+{
+    struct kv_journal_record *records KV_CLEANUP(kv_freep) = kv_alloc_array(SHIP_MAX, sizeof *records);
+    if (records == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    struct ship_tx tx = {.svc = svc, .records = records};
+    KV_TRY(kv_journal_read(svc->journal, records, SHIP_MAX, &tx.count));
+    if (tx.count == 0) {
+        return KV_OK;
+    }
+    KV_TRY(kv_pg_tx(pg, "ship-journal", ship_tx, &tx, info, NULL));
+    *ret_done += tx.count;
+    return kv_journal_shipped(svc->journal, records[tx.count - 1].seq);
+}
+
+/* --- outbox to leaves -------------------------------------------------------------------------------------------- */
+
+struct tile_ctx {
+    struct kv_pg *pg;
+    const struct kv_id *log;
+    struct kv_errinfo *info;
+};
+
+/* Subtrees of 256, 65,536, … leaves are kept in tiles of 256, so that a proof reads a few rows whatever the tree's
+ * size. */
+static KV_RC keep_tile(void *ctx, unsigned level, uint64_t index, const struct kv_hash *hash)
+{
+    struct tile_ctx *tile = ctx;
+    if (level == 0 || level % 8 != 0) {
+        return KV_OK;
+    }
+    uint8_t hashes[KV_TILE_BYTES_MAX];
+    size_t len = 0;
+    uint64_t n = index / TILE_HASHES;
+    if (index % TILE_HASHES != 0) {
+        KV_TRY(kv_store_tile_get(tile->pg, tile->log, level / 8, n, tile->info, hashes, &len));
+    }
+    if (len != index % TILE_HASHES * sizeof hash->b) {
+        return kv_fail(tile->info, KV_E_CORRUPT, "a tile of the audit log does not have the size that the tree says");
+    }
+    memcpy(hashes + len, hash->b, sizeof hash->b);
+    return kv_store_tile_put(tile->pg, tile->log, level / 8, n, KV_BYTES(hashes, len + sizeof hash->b), tile->info);
+}
+
+static void log_origin(const struct kv_svc *svc, const struct kv_id *log, char origin[KV_LOG_ORIGIN_SIZE])
+{
+    char text[KV_ID_TEXT_SIZE];
+    kv_id_text("t", log, text);
+    snprintf(origin, KV_LOG_ORIGIN_SIZE, "%s/%s", svc->log_prefix, kv_id_is_zero(log) ? "ops" : text);
+}
+
+/* All rows of one log: leaves, tiles, head. */
+static KV_RC integrate_log(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_outbox_row *rows, size_t count,
+                           struct kv_errinfo *info)
+{
+    struct kv_hash empty;
+    char origin[KV_LOG_ORIGIN_SIZE];
+    log_origin(svc, &rows[0].log, origin);
+    KV_TRY(kv_merkle_empty(&empty));
+    KV_TRY(kv_store_log_ensure(pg, &rows[0].log, origin, empty.b, info));
+    struct kv_store_log *log KV_CLEANUP(kv_freep) = kv_alloc(sizeof *log);
+    struct kv_store_leaf *leaves KV_CLEANUP(kv_freep) = kv_alloc_array(count, sizeof *leaves);
+    if (log == NULL || leaves == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_store_log_lock(pg, &rows[0].log, info, log));
+    uint64_t seen = log->size;
+    struct kv_frontier frontier;
+    KV_TRY(kv_frontier_decode(log->size, KV_BYTES(log->frontier, log->frontier_len), &frontier));
+    struct tile_ctx tile = {.pg = pg, .log = &rows[0].log, .info = info};
+    for (size_t i = 0; i < count; i++) {
+        struct kv_hash hash;
+        KV_TRY(kv_merkle_leaf(rows[i].entry, &hash));
+        KV_TRY(kv_frontier_append(&frontier, &hash, keep_tile, &tile));
+        leaves[i] = (struct kv_store_leaf){.entry = rows[i].entry, .ref = rows[i].ref};
+        memcpy(leaves[i].hash, hash.b, sizeof hash.b);
+    }
+    KV_TRY(kv_store_leaf_append(pg, &rows[0].log, seen, leaves, count, info));
+    struct kv_hash root;
+    KV_TRY(kv_frontier_root(&frontier, &root));
+    log->size = frontier.size;
+    log->frontier_len = kv_frontier_encode(&frontier, log->frontier);
+    memcpy(log->root, root.b, sizeof root.b);
+    return kv_store_log_set_head(pg, log, seen, info);
+}
+
+struct integrate_tx {
+    struct kv_svc *svc;
+    size_t done;
+};
+
+static KV_RC integrate_rows(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_outbox *outbox,
+                            struct kv_errinfo *info)
+{
+    for (size_t first = 0; first < outbox->count;) {
+        size_t end = first;
+        while (end < outbox->count && kv_id_equal(&outbox->rows[end].log, &outbox->rows[first].log)) {
+            end++;
+        }
+        KV_TRY(integrate_log(svc, pg, &outbox->rows[first], end - first, info));
+        first = end;
+    }
+    return outbox->count == 0 ? KV_OK : kv_store_outbox_delete(pg, outbox, info);
+}
+
+static KV_RC integrate_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct integrate_tx *tx = ctx;
+    struct kv_store_outbox outbox = {0};
+    KV_TRY(kv_store_outbox_fetch(pg, KV_OUTBOX_BATCH_MAX, info, &outbox));
+    enum kv_err rc = integrate_rows(tx->svc, pg, &outbox, info);
+    tx->done = outbox.count;
+    kv_store_outbox_done(&outbox);
+    return rc;
+}
+
+/* --- signed heads ------------------------------------------------------------------------------------------------ */
+
+struct sign_tx {
+    struct kv_svc *svc;
+    const struct kv_id *log;
+};
+
+static KV_RC sign_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct sign_tx *tx = ctx;
+    struct kv_store_log *log KV_CLEANUP(kv_freep) = kv_alloc(sizeof *log);
+    if (log == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_store_log_lock(pg, tx->log, info, log));
+    if (log->size == log->signed_size) {
+        return KV_OK;
+    }
+    struct kv_frontier frontier;
+    struct kv_checkpoint checkpoint = {.size = log->size};
+    snprintf(checkpoint.origin, sizeof checkpoint.origin, "%s", log->origin);
+    KV_TRY(kv_frontier_decode(log->size, KV_BYTES(log->frontier, log->frontier_len), &frontier));
+    KV_TRY(kv_frontier_root(&frontier, &checkpoint.root));
+    if (memcmp(checkpoint.root.b, log->root, sizeof log->root) != 0 || log->size < log->signed_size) {
+        return kv_fail(info, KV_E_CORRUPT, "the stored head of an audit log does not follow from its frontier");
+    }
+    struct kv_buf note;
+    kv_buf_init(&note, 16384);
+    enum kv_err rc = kv_checkpoint_sign(&checkpoint, tx->svc->log_key, &note);
+    if (rc == KV_OK) {
+        rc = kv_store_log_set_note(pg, tx->log, log->size, kv_buf_bytes(&note),
+                                   tx->svc->env->realtime_us(tx->svc->env->ctx), info);
+    }
+    kv_buf_done(&note);
+    return rc;
+}
+
+static KV_RC sign_heads(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_id logs[SIGN_MAX];
+    size_t count = 0;
+    KV_TRY(kv_store_log_list_unsigned(pg, SIGN_MAX, info, logs, &count));
+    for (size_t i = 0; i < count; i++) {
+        struct sign_tx tx = {.svc = svc, .log = &logs[i]};
+        KV_TRY(kv_pg_tx(pg, "sign-head", sign_tx, &tx, info, NULL));
+    }
+    return KV_OK;
+}
+
+static KV_RC sequence_locked(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)
+{
+    KV_TRY(ship_journal(svc, pg, info, ret_done));
+    struct integrate_tx tx = {.svc = svc};
+    KV_TRY(kv_pg_tx(pg, "integrate", integrate_tx, &tx, info, NULL));
+    *ret_done += tx.done;
+    return sign_heads(svc, pg, info);
+}
+
+KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)
+{
+    size_t done = 0;
+    if (atomic_load(&svc->quarantine) != NULL) { /* nothing is signed in quarantine */
+        return kv_fail(info, KV_E_QUARANTINED, "nothing is signed while quarantined");
+    }
+    pthread_mutex_lock(&svc->sequencer_mutex);
+    enum kv_err rc = sequence_locked(svc, pg, info, &done);
+    pthread_mutex_unlock(&svc->sequencer_mutex);
+    if (rc == KV_OK && ret_done != NULL) {
+        *ret_done = done;
+    }
+    return rc;
+}
+
+void *svc_sequencer_main(void *arg)
+{
+    struct kv_svc *svc = arg;
+    enum kv_err last = KV_OK;
+    while (!atomic_load(&svc->sequencer_stop)) {
+        struct kv_errinfo info = {0};
+        size_t done = 0;
+        enum kv_err rc = svc_sequence(svc, svc->sequencer.pg, &info, &done);
+        if (rc != KV_OK && rc != last) {
+            kv_log(KV_LOG_WARN, "sequencer", "failed", KV_FRC(rc), KV_FT("text", info.text));
+        }
+        last = rc;
+        if (rc != KV_OK || done == 0) {
+            kv_journal_wait(svc->journal, kv_now_ns(svc->env) + IDLE_NS);
+        }
+        if (rc != KV_OK && !atomic_load(&svc->sequencer_stop)) {
+            struct timespec pause = {.tv_nsec =
+                                         IDLE_NS}; /* what waits in the journal would end the wait above at once */
+            nanosleep(&pause, NULL);
+        }
+    }
+    return NULL;
+}
+
+/* --- proofs ------------------------------------------------------------------------------------------------------ */
+
+struct proof_ctx {
+    struct kv_pg *pg;
+    const struct kv_id *log;
+    struct kv_errinfo *info;
+};
+
+/* Hashes neighbours together until one is left; `count` is a power of two. */
+static KV_RC fold(uint8_t *hashes, size_t count, struct kv_hash *ret_hash)
+{
+    struct kv_hash left, right;
+    for (; count > 1; count /= 2) {
+        for (size_t i = 0; i < count / 2; i++) {
+            memcpy(left.b, hashes + 2 * i * sizeof left.b, sizeof left.b);
+            memcpy(right.b, hashes + (2 * i + 1) * sizeof left.b, sizeof right.b);
+            struct kv_hash parent;
+            KV_TRY(kv_merkle_node(&left, &right, &parent));
+            memcpy(hashes + i * sizeof left.b, parent.b, sizeof parent.b);
+        }
+    }
+    memcpy(ret_hash->b, hashes, sizeof ret_hash->b);
+    return KV_OK;
+}
+
+static KV_RC fetch_subtree(void *ctx, unsigned level, uint64_t index, struct kv_hash *ret_hash)
+{
+    struct proof_ctx *proof = ctx;
+    uint8_t hashes[KV_TILE_BYTES_MAX];
+    size_t count = (size_t)1 << level % 8;
+    uint64_t first = index << level % 8;
+    if (level < 8) {
+        KV_TRY(kv_store_leaf_hashes(proof->pg, proof->log, first, count, proof->info, hashes));
+        return fold(hashes, count, ret_hash);
+    }
+    size_t len = 0, offset = (size_t)(first % TILE_HASHES) * sizeof ret_hash->b;
+    KV_TRY(kv_store_tile_get(proof->pg, proof->log, level / 8, first / TILE_HASHES, proof->info, hashes, &len));
+    if (offset + count * sizeof ret_hash->b > len) {
+        return kv_fail(proof->info, KV_E_CORRUPT, "a tile of the audit log is shorter than the tree says");
+    }
+    return fold(hashes + offset, count, ret_hash);
+}
+
+KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
+                          struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count)
+{
+    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
+    return kv_merkle_inclusion(fetch_subtree, &proof, index, size, ret_proof, ret_count);
+}

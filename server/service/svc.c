@@ -1,0 +1,421 @@
+/*
+ * Builds the service bottom-up and takes it down in reverse: keys, journal, engine, database, root of erasure, threads.
+ * Must never start half: a failure leaves nothing running.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+#include "dataplane/crypto/selftest.h"
+#include "server/store/migrate.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define START_WAIT_NS (30 * KV_S_NS) /* for the database to answer */
+#define DRAIN_WAIT_NS (3 * KV_S_NS)
+
+KV_RC svc_pg_open(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_pg **ret_pg)
+{
+    struct kv_pg_conf conf = {.url = svc->conf.db_url, .application_name = name, .env = svc->env};
+    return kv_pg_open(&conf, info, ret_pg);
+}
+
+KV_RC svc_may_work(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    if (atomic_load(&svc->stopping)) {
+        return kv_fail(info, KV_E_SHUTTING_DOWN, "the server is stopping; try another one or again after its start");
+    }
+    const char *quarantine = atomic_load(&svc->quarantine);
+    if (quarantine != NULL) {
+        return kv_fail(info, KV_E_QUARANTINED, "%s", quarantine);
+    }
+    return KV_OK;
+}
+
+void svc_quarantine(struct kv_svc *svc, const char *static_reason)
+{
+    const char *none = NULL;
+    if (atomic_compare_exchange_strong(&svc->quarantine, &none, static_reason)) {
+        kv_log(KV_LOG_ERROR, "service", "quarantined", KV_FT("reason", static_reason));
+        if (svc->keyring != NULL) {
+            kv_keyring_set_lease(svc->keyring, 0);
+            kv_keyring_wipe(svc->keyring);
+        }
+    }
+}
+
+bool svc_sleep(struct kv_svc *svc, uint64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t total = (uint64_t)until.tv_nsec + ns;
+    until.tv_sec += (time_t)(total / KV_S_NS);
+    until.tv_nsec = (long)(total % KV_S_NS);
+    pthread_mutex_lock(&svc->wake_mutex);
+    while (!atomic_load(&svc->stopping) &&
+           pthread_cond_timedwait(&svc->stopping_wake, &svc->wake_mutex, &until) != ETIMEDOUT) {
+    }
+    pthread_mutex_unlock(&svc->wake_mutex);
+    return atomic_load(&svc->stopping);
+}
+
+KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call)
+{
+    struct kv_call call = {.svc = svc};
+    KV_TRY(svc_pg_open(svc, "kvrun/service", &call.info, &call.pg));
+    *ret_call = call;
+    return KV_OK;
+}
+
+void kv_call_done(struct kv_call *call)
+{
+    kv_pg_close(call->pg);
+    call->pg = NULL;
+}
+
+void kv_call_reset(struct kv_call *call)
+{
+    *call = (struct kv_call){.svc = call->svc, .pg = call->pg};
+}
+
+/* --- start ------------------------------------------------------------------------------------------------------- */
+
+static void init_locks(struct kv_svc *svc)
+{
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&svc->eraser_wake, &attr);
+    pthread_cond_init(&svc->erasure_changed, &attr);
+    pthread_cond_init(&svc->stopping_wake, &attr);
+    pthread_condattr_destroy(&attr);
+    pthread_mutex_init(&svc->registry_mutex, NULL);
+    pthread_mutex_init(&svc->roe_mutex, NULL);
+    pthread_mutex_init(&svc->sequencer_mutex, NULL);
+    pthread_mutex_init(&svc->wake_mutex, NULL);
+}
+
+/* The instance's identity belongs to its state folder: the journal's sequence numbers are counted for it. */
+static KV_RC load_instance_id(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    char path[1100], text[KV_ID_TEXT_SIZE + 2] = "";
+    if (snprintf(path, sizeof path, "%s/instance.id", svc->conf.state_folder) >= (int)sizeof path) {
+        return kv_fail(info, KV_E_CONFIG, "state.dir is too long");
+    }
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        return kv_fail(info, KV_E_IO, "cannot open instance.id in the state folder: %s", strerror(errno));
+    }
+    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    enum kv_err rc = KV_OK;
+    if (n == 0) {
+        rc = kv_id_new(svc->env, &svc->instance);
+        kv_id_text("ins", &svc->instance, text);
+        if (rc == KV_OK && (pwrite(fd, text, strlen(text), 0) != (ssize_t)strlen(text) || fsync(fd) != 0)) {
+            rc = kv_fail(info, KV_E_IO, "cannot write instance.id in the state folder: %s", strerror(errno));
+        }
+    } else {
+        text[n < 0 ? 0 : n] = '\0';
+        rc = kv_id_parse("ins", text, &svc->instance);
+        if (rc != KV_OK) {
+            rc = kv_fail(info, KV_E_CORRUPT,
+                         "instance.id in the state folder is damaged; restore it, or use a fresh state folder");
+        }
+    }
+    close(fd);
+    return rc;
+}
+
+static KV_RC load_sign_keys(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    char path[1100];
+    snprintf(path, sizeof path, "%s/sign-certificate.key", svc->conf.state_folder);
+    KV_TRY(kv_sign_key_load_or_create(svc->env, path, info, &svc->cert_key));
+    snprintf(path, sizeof path, "%s/sign-log.key", svc->conf.state_folder);
+    return kv_sign_key_load_or_create(svc->env, path, info, &svc->log_key);
+}
+
+static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    KV_TRY(kv_crypto_selftest(info));
+    if (mkdir(svc->conf.state_folder, 0700) != 0 && errno != EEXIST) {
+        return kv_fail(info, KV_E_IO,
+                       "cannot make the state folder: %s; set state.dir to a folder that this user may write",
+                       strerror(errno));
+    }
+    KV_TRY(load_instance_id(svc, info));
+    KV_TRY(kv_id_new(svc->env, &svc->incarnation));
+    KV_TRY(load_sign_keys(svc, info));
+    KV_TRY(kv_keyring_new(svc->env, (size_t)KV_MAX_SESSIONS_OPEN, &svc->keyring));
+    struct kv_roe_conf roe = {.provider = svc->conf.root_provider, .path = svc->conf.root_path, .env = svc->env};
+    KV_TRY(kv_roe_open(&roe, info, &svc->roe));
+
+    char folder[1100];
+    snprintf(folder, sizeof folder, "%s/journal", svc->conf.state_folder);
+    struct kv_journal_conf journal = {.folder = folder,
+                                      .bytes_max = svc->conf.journal_bytes_max,
+                                      .lag_max_ns = svc->conf.journal_lag_max_ns,
+                                      .env = svc->env};
+    KV_TRY(kv_journal_open(&journal, info, &svc->journal));
+    svc->conf.engine.keyring = svc->keyring;
+    svc->conf.engine.sink = kv_journal_sink(svc->journal);
+    svc->conf.engine.env = svc->env;
+    return kv_engine_start(&svc->conf.engine, info, &svc->engine);
+}
+
+static KV_RC wait_for_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    uint64_t deadline = kv_now_ns(svc->env) + START_WAIT_NS;
+    enum kv_err rc = kv_pg_ping(pg, info);
+    for (bool said = false; rc == KV_E_DB_UNAVAILABLE && kv_now_ns(svc->env) < deadline; rc = kv_pg_ping(pg, info)) {
+        if (!said) {
+            kv_log(KV_LOG_WARN, "service", "waiting-for-database", KV_FT("text", info->text));
+            said = true;
+        }
+        struct timespec pause = {.tv_nsec = 100 * 1000 * 1000};
+        nanosleep(&pause, NULL);
+    }
+    return rc;
+}
+
+struct cluster_tx {
+    struct kv_svc *svc;
+    struct kv_id cluster;
+};
+
+static KV_RC cluster_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct cluster_tx *tx = ctx;
+    struct kv_id fresh;
+    KV_TRY(kv_id_new(tx->svc->env, &fresh));
+    return kv_store_cluster_ensure(pg, &fresh, info, &tx->cluster);
+}
+
+static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    KV_TRY(wait_for_database(svc, pg, info));
+    KV_TRY(kv_migrate(pg, svc->conf.migrate_auto ? KV_MIGRATE_AUTO : KV_MIGRATE_CHECK, info, NULL));
+    atomic_store(&svc->migrated, true);
+    struct cluster_tx tx = {.svc = svc};
+    KV_TRY(kv_pg_tx(pg, "cluster", cluster_tx, &tx, info, NULL));
+    svc->cluster = tx.cluster;
+    char text[KV_ID_TEXT_SIZE];
+    kv_id_text("clu", &svc->cluster, text);
+    snprintf(svc->issuer, sizeof svc->issuer, "kvrun:%s", text);
+    KV_TRY(kv_ktree_new(svc->env, &svc->cluster, &svc->tree));
+    KV_TRY(svc_lease_join(svc, pg, info));
+    return svc_root_start(svc, pg, info);
+}
+
+/* Blocks of sessions that are erased, or that this database never knew, are cleaned; those of a session that is being
+ * erased stay for its verification. */
+static KV_RC clean_scopes(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    enum { SCOPES_MAX = KV_STORE_IDS_MAX };
+    struct kv_id *scopes KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *scopes);
+    enum kv_session_state *states KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *states);
+    if (scopes == NULL || states == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    size_t count = 0;
+    KV_TRY(kv_engine_scopes(svc->engine, scopes, SCOPES_MAX, &count));
+    KV_TRY(kv_store_session_states(pg, scopes, count, info, states));
+    for (size_t i = 0; i < count; i++) {
+        if (states[i] == KV_SESSION_ERASED || states[i] == KV_SESSION_UNKNOWN) {
+            uint64_t blocks = 0;
+            KV_TRY(kv_engine_drop_scope(svc->engine, &scopes[i], &blocks));
+            kv_log(KV_LOG_INFO, "service", "cleaned", KV_FID("session", "ses", &scopes[i]), KV_FU("blocks", blocks));
+        }
+    }
+    return KV_OK;
+}
+
+static KV_RC start_thread(struct kv_svc *svc, struct svc_thread *thread, const char *name, void *(*run)(void *),
+                          struct kv_errinfo *info)
+{
+    char application[40];
+    snprintf(application, sizeof application, "kvrun/%s", name);
+    KV_TRY(svc_pg_open(svc, application, info, &thread->pg));
+    if (pthread_create(&thread->thread, NULL, run, svc) != 0) {
+        return kv_fail(info, KV_E_NO_MEMORY, "cannot start a thread");
+    }
+    thread->started = true;
+    char short_name[16];
+    snprintf(short_name, sizeof short_name, "kv-%s", name);
+    pthread_setname_np(thread->thread, short_name);
+    return KV_OK;
+}
+
+static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    KV_TRY(start_thread(svc, &svc->lease, "lease", svc_lease_main, info));
+    KV_TRY(start_thread(svc, &svc->sequencer, "sequencer", svc_sequencer_main, info));
+    KV_TRY(start_thread(svc, &svc->eraser, "eraser", svc_eraser_main, info));
+    KV_TRY(svc_fd_socket_open(svc, info));
+    return start_thread(svc, &svc->fd_socket, "fd-socket", svc_fd_socket_main, info);
+}
+
+static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    KV_TRY(start_local(svc, info));
+    struct kv_pg *pg = NULL;
+    KV_TRY(svc_pg_open(svc, "kvrun/start", info, &pg));
+    enum kv_err rc = start_database(svc, pg, info);
+    if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
+        rc = clean_scopes(svc, pg, info);
+    }
+    kv_pg_close(pg);
+    KV_TRY(rc);
+    return start_threads(svc, info);
+}
+
+KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc)
+{
+    struct kv_svc *svc = kv_alloc(sizeof *svc);
+    if (svc == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    svc->conf = *conf;
+    svc->env = conf->env;
+    svc->fd_listener = svc->fd_stop = -1;
+    snprintf(svc->log_prefix, sizeof svc->log_prefix, "%.150s/audit", conf->host_name);
+    init_locks(svc);
+    kv_idmap_init(&svc->sessions);
+    kv_idmap_init(&svc->engines);
+    kv_idmap_init(&svc->pools);
+    kv_idmap_init(&svc->known_keys);
+    enum kv_err rc = start(svc, info);
+    if (rc != KV_OK) {
+        KV_IGNORE(kv_svc_stop(svc), "what failed first is what is reported");
+        return rc;
+    }
+    *ret_svc = svc;
+    return KV_OK;
+}
+
+/* --- stop -------------------------------------------------------------------------------------------------------- */
+
+static void stop_thread(struct svc_thread *thread)
+{
+    if (thread->started) {
+        pthread_join(thread->thread, NULL);
+    }
+    kv_pg_close(thread->pg);
+    *thread = (struct svc_thread){0};
+}
+
+static void free_values(struct kv_idmap *map)
+{
+    size_t position = 0;
+    for (void *value = kv_idmap_next(map, &position); value != NULL; value = kv_idmap_next(map, &position)) {
+        kv_free(value);
+    }
+    kv_idmap_done(map);
+}
+
+static void wake_everyone(struct kv_svc *svc)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    atomic_store(&svc->stopping, true);
+    pthread_cond_broadcast(&svc->stopping_wake);
+    pthread_cond_broadcast(&svc->eraser_wake);
+    pthread_cond_broadcast(&svc->erasure_changed);
+    pthread_mutex_unlock(&svc->wake_mutex);
+}
+
+KV_RC kv_svc_stop(struct kv_svc *svc)
+{
+    wake_everyone(svc);
+    svc_fd_socket_close(svc);
+    stop_thread(&svc->fd_socket);
+    stop_thread(&svc->eraser);
+    enum kv_err rc = KV_OK;
+    if (svc->engine != NULL) {
+        rc = kv_engine_stop(svc->engine); /* its last records go to the journal */
+    }
+    if (svc->sequencer.started) {
+        KV_IGNORE(kv_journal_drain(svc->journal, kv_now_ns(svc->env) + DRAIN_WAIT_NS),
+                  "what is not shipped now is shipped at the next start");
+    }
+    atomic_store(&svc->sequencer_stop, true);
+    stop_thread(&svc->sequencer);
+    if (svc->journal != NULL) {
+        kv_journal_close(svc->journal);
+    }
+    stop_thread(&svc->lease);
+    svc_engines_done(svc);
+    free_values(&svc->sessions);
+    free_values(&svc->known_keys);
+    kv_ktree_free(svc->tree);
+    kv_keyring_free(svc->keyring);
+    if (svc->roe != NULL) {
+        svc->roe->ops->close(svc->roe);
+    }
+    kv_sign_key_free(svc->cert_key);
+    kv_sign_key_free(svc->log_key);
+    kv_free(svc);
+    return rc;
+}
+
+/* --- what operators see ------------------------------------------------------------------------------------------ */
+
+void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats)
+{
+    kv_engine_stats(svc->engine, ret_stats);
+}
+
+KV_RC kv_svc_drain_dram(struct kv_call *call, uint64_t *ret_blocks)
+{
+    if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
+        return kv_fail(&call->info, KV_E_FORBIDDEN, "draining a tier needs the operator role");
+    }
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    uint64_t deadline = kv_now_ns(call->svc->env) + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS;
+    return kv_engine_drain_dram(call->svc->engine, deadline, ret_blocks);
+}
+
+bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_CHECKS])
+{
+    struct kv_journal_stats journal;
+    struct kv_engine_stats engine;
+    kv_journal_stats(svc->journal, &journal);
+    kv_engine_stats(svc->engine, &engine);
+    const char *quarantine = atomic_load(&svc->quarantine);
+    bool db = atomic_load(&svc->db_ok), lease = atomic_load(&svc->lease_ok), stopping = atomic_load(&svc->stopping);
+    struct kv_ready_check checks[KV_READY_CHECKS] = {
+        {"db", db, db ? "" : "the database does not answer; transfers go on until the lease runs out"},
+        {"migrations", atomic_load(&svc->migrated), ""},
+        {"root_key", quarantine == NULL, quarantine == NULL ? "" : quarantine},
+        {"audit", journal.ok, journal.ok ? "" : "transfer records cannot be written or are too far behind"},
+        {"lease", lease, lease ? "" : "the instance's lease ran out; keys are closed"},
+        {"tiers", engine.nvme.up || engine.nvme.capacity_bytes == 0,
+         engine.nvme.reason == NULL ? "" : engine.nvme.reason},
+        {"shutdown", !stopping, stopping ? "the server is stopping" : ""},
+    };
+    bool all = true;
+    for (int i = 0; i < KV_READY_CHECKS; i++) {
+        ret_checks[i] = checks[i];
+        all = all && checks[i].ok;
+    }
+    return all;
+}
+
+void kv_svc_about(struct kv_svc *svc, struct kv_about *ret_about)
+{
+    struct kv_engine_stats stats;
+    kv_engine_stats(svc->engine, &stats);
+    *ret_about = (struct kv_about){.cluster = svc->cluster,
+                                   .instance = svc->instance,
+                                   .engine_socket = svc->conf.engine_socket,
+                                   .fd_socket = svc->conf.fd_socket,
+                                   .io_name = stats.io_name,
+                                   .cipher_name = stats.cipher_name,
+                                   .root_provider = svc->roe->ops->name};
+}

@@ -1,0 +1,161 @@
+/*
+ * What the files of the service share: the one object, its registries and its background threads.
+ *
+ * Locks, never held across a call into the database or the engine:
+ *   registry_mutex  engines, pools, descriptor tokens, sessions, known API keys
+ *   roe_mutex       the root-of-erasure provider (one caller at a time) and changes of the tree's root
+ *   sequencer_mutex one integration of the outbox at a time (held across its transaction: that is its purpose)
+ *   wake_mutex      the conditions that background threads sleep on
+ */
+#ifndef KV_SVC_INT_H
+#define KV_SVC_INT_H
+
+#include "dataplane/keys/ktree.h"
+#include "server/service/idmap.h"
+#include "server/service/svc.h"
+#include "server/store/store_audit.h"
+#include "server/store/store_erasure.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+/* A session as transfers know it. Once revoked it stays so. */
+struct svc_session {
+    struct kv_id id, tenant;
+    struct kv_model model;
+    bool revoked;
+    struct kv_id erasure; /* when revoked */
+};
+
+struct svc_engine {
+    struct kv_id id, tenant;
+    struct kv_engine_new facts;
+    uint64_t lease_until_ns; /* CLOCK_BOOTTIME */
+    uint64_t lease_until_us;
+    int64_t seen_revocation; /* position in the ring of revocations */
+};
+
+struct svc_pool {
+    struct kv_pool *pool; /* one reference */
+    struct kv_id engine;
+    struct kv_model model;
+};
+
+struct svc_fd_token {
+    char text[48];
+    int fd;
+    int64_t peer_pid;
+    uint64_t expires_ns;
+};
+
+struct svc_known_key {
+    struct kv_store_api_key row;
+    uint64_t fresh_until_ns; /* CLOCK_BOOTTIME: known under the lease, like everything that transfers need */
+};
+
+#define SVC_REVOCATION_RING 4096
+#define SVC_FD_TOKENS 64
+
+struct svc_thread {
+    pthread_t thread;
+    bool started;
+    struct kv_pg *pg;
+};
+
+struct kv_svc {
+    struct kv_svc_conf conf;
+    const struct kv_env *env;
+    struct kv_id cluster, instance, incarnation;
+    char issuer[64], log_prefix[200];
+
+    struct kv_engine *engine;
+    struct kv_keyring *keyring;
+    struct kv_ktree *tree;
+    struct kv_roe *roe;
+    struct kv_journal *journal;
+    struct kv_sign_key *cert_key, *log_key;
+
+    pthread_mutex_t registry_mutex;
+    struct kv_idmap sessions, engines, pools;
+    struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
+    struct kv_idmap known_keys; /* by the kid, spread over an id */
+    struct kv_id revocations[SVC_REVOCATION_RING];
+    int64_t revocation_count;
+
+    pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
+    pthread_cond_t eraser_wake, erasure_changed, stopping_wake;
+    unsigned eraser_work; /* counts requests; under wake_mutex */
+    unsigned erasure_changes;
+
+    atomic_bool stopping, sequencer_stop, db_ok, lease_ok, migrated;
+    _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
+
+    struct kv_store_instance lease_row; /* lease thread only, after start */
+    struct svc_thread lease, eraser, sequencer, fd_socket;
+    int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
+};
+
+/* --- svc.c */
+KV_RC svc_pg_open(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_pg **ret_pg);
+/* Refuses what needs keys while quarantined or stopping. */
+KV_RC svc_may_work(struct kv_svc *svc, struct kv_errinfo *info);
+void svc_quarantine(struct kv_svc *svc, const char *static_reason);
+/* Sleeps until the deadline or the stop; true when stopping. */
+bool svc_sleep(struct kv_svc *svc, uint64_t ns);
+
+/* --- root.c: kroot, the provider and the tree belong together */
+KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* Makes the tree use the root of `kroot`; a no-op when it does already. */
+KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
+struct svc_tree_store {
+    struct kv_pg *pg;
+    struct kv_errinfo *info;
+};
+/* Fills the tree's storage contract with rows; valid as long as `store` is. */
+struct kv_ktree_store svc_tree_store(struct svc_tree_store *store);
+
+/* --- svc_session.c */
+/* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
+ * call->erasure. */
+KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct svc_session *ret_session);
+/* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
+KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
+                         const struct kv_id *erasure, uint64_t deadline_ns);
+
+/* --- svc_engine.c */
+/* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */
+KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *pool, struct kv_pool **ret_pool,
+                      struct kv_model *ret_model);
+void svc_engines_expire(struct kv_svc *svc);
+void svc_engines_done(struct kv_svc *svc);
+
+/* --- sequencer.c */
+#define SVC_REF_BYTES 17
+enum svc_ref { SVC_REF_REQUEST = 'q', SVC_REF_DESTROY = 'd', SVC_REF_CERTIFICATE = 'c' };
+void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_BYTES]);
+/* Puts an entry into the outbox of the caller's transaction; the log is the event's tenant's, or the operator's. */
+KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,
+                struct kv_errinfo *info);
+/* Ships the journal, integrates the outbox, signs heads. Thread: any, one at a time. */
+KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done);
+KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
+                          struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
+void *svc_sequencer_main(void *svc);
+
+/* --- eraser.c, erase_steps.c, certify.c */
+void *svc_eraser_main(void *svc);
+void svc_eraser_signal(struct kv_svc *svc);
+void svc_erasure_signal(struct kv_svc *svc); /* a state changed: wakes those that wait for one */
+
+struct erase_round; /* one batch on its way, see erase_int.h */
+
+/* --- lease.c */
+KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+void *svc_lease_main(void *svc);
+
+/* --- fd_socket.c */
+KV_RC svc_fd_socket_open(struct kv_svc *svc, struct kv_errinfo *info);
+void *svc_fd_socket_main(void *svc);
+void svc_fd_socket_close(struct kv_svc *svc);
+
+#endif

@@ -1,0 +1,180 @@
+/*
+ * Sessions as the path of a transfer needs them: in memory, with their keys open. The first use of a session in this
+ * process, and the first after a lost lease, asks the database; every later one does not.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* --- registry ---------------------------------------------------------------------------------------------------- */
+
+static bool lookup(struct kv_svc *svc, const struct kv_id *id, struct svc_session *ret_session)
+{
+    pthread_mutex_lock(&svc->registry_mutex);
+    const struct svc_session *found = kv_idmap_get(&svc->sessions, id);
+    if (found != NULL) {
+        *ret_session = *found;
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+    return found != NULL;
+}
+
+/* Makes room by forgetting one session that is not revoked; its keys are closed, so the next use opens it again. */
+static void forget_one(struct kv_svc *svc)
+{
+    size_t position = 0;
+    for (struct svc_session *session = kv_idmap_next(&svc->sessions, &position); session != NULL;
+         session = kv_idmap_next(&svc->sessions, &position)) {
+        if (!session->revoked && kv_keyring_drop(svc->keyring, &session->id, false, kv_now_ns(svc->env)) == KV_OK) {
+            kv_free(kv_idmap_take(&svc->sessions, &session->id));
+            return;
+        }
+    }
+}
+
+/* A revocation is never overwritten by what was read before it. */
+static KV_RC remember(struct kv_svc *svc, const struct svc_session *session)
+{
+    enum kv_err rc = KV_OK;
+    pthread_mutex_lock(&svc->registry_mutex);
+    struct svc_session *known = kv_idmap_get(&svc->sessions, &session->id);
+    if (known == NULL) {
+        if (svc->sessions.count >= (size_t)KV_MAX_SESSIONS_OPEN) {
+            forget_one(svc);
+        }
+        known = kv_alloc(sizeof *known);
+        rc = known == NULL ? KV_E_NO_MEMORY : kv_idmap_put(&svc->sessions, &session->id, known);
+        if (rc != KV_OK) {
+            kv_free(known);
+        } else {
+            *known = *session;
+        }
+    } else if (session->revoked) {
+        known->revoked = true;
+        known->erasure = kv_id_is_zero(&session->erasure) ? known->erasure : session->erasure;
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+    return rc;
+}
+
+/* --- opening ----------------------------------------------------------------------------------------------------- */
+
+struct open_tx {
+    struct kv_svc *svc;
+    const struct kv_store_session *row;
+    struct kv_secret *slot;
+};
+
+static KV_RC open_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct open_tx *tx = ctx;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_share(pg, info, &kroot)); /* no re-key between the root and the rows below it */
+    enum kv_err rc = svc_root_use(tx->svc, &kroot, info);
+    kv_store_kroot_done(&kroot);
+    KV_TRY(rc);
+    struct svc_tree_store store = {.pg = pg, .info = info};
+    struct kv_ktree_store rows = svc_tree_store(&store);
+    kv_secret_free(tx->slot);
+    tx->slot = NULL;
+    return kv_ktree_slot(tx->svc->tree, &rows, &tx->row->tenant, tx->row->directory_slot, tx->row->slot, false,
+                         &tx->slot);
+}
+
+static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
+{
+    struct open_tx tx = {.svc = call->svc, .row = row};
+    struct kv_secret *scope = NULL;
+    enum kv_err rc = kv_pg_tx(call->pg, "open-session", open_tx, &tx, &call->info, NULL);
+    if (rc == KV_OK) {
+        rc = kv_scope_secret(tx.slot, &row->tenant, &row->id, &scope);
+    }
+    if (rc == KV_OK) {
+        rc = kv_keyring_open(call->svc->keyring, &row->tenant, &row->id, scope);
+    }
+    kv_secret_free(scope);
+    kv_secret_free(tx.slot);
+    return rc;
+}
+
+static void model_of_row(const struct kv_store_session *row, struct kv_model *ret_model)
+{
+    *ret_model = (struct kv_model){0};
+    snprintf(ret_model->id, sizeof ret_model->id, "%.128s", row->model_id);
+    snprintf(ret_model->revision, sizeof ret_model->revision, "%.128s", row->model_revision);
+    if (kv_hex_decode(row->model_fingerprint, ret_model->fingerprint, sizeof ret_model->fingerprint) != KV_OK) {
+        memset(ret_model->fingerprint, 0, sizeof ret_model->fingerprint);
+    }
+}
+
+static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_session *ret_session)
+{
+    struct kv_store_session *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
+    if (row == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_store_session_get(call->pg, id, &call->info, row));
+    if (!kv_id_equal(&row->tenant, &call->who.tenant)) {
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
+    }
+    struct svc_session session = {
+        .id = row->id, .tenant = row->tenant, .revoked = row->state != KV_SESSION_ACTIVE, .erasure = row->erasure};
+    model_of_row(row, &session.model);
+    if (!session.revoked) {
+        KV_TRY(open_keys(call, row));
+    }
+    KV_TRY(remember(call->svc, &session));
+    *ret_session = session;
+    return KV_OK;
+}
+
+static KV_RC refuse_revoked(struct kv_call *call, const struct svc_session *session)
+{
+    call->erasure = session->erasure;
+    return kv_fail(&call->info, KV_E_SESSION_ERASED,
+                   "this session was erased; its blocks can only be recomputed in a new one");
+}
+
+KV_RC svc_session_open(struct kv_call *call, const struct kv_id *id, struct svc_session *ret_session)
+{
+    struct svc_session session;
+    bool known = lookup(call->svc, id, &session);
+    if (known && !kv_id_equal(&session.tenant, &call->who.tenant)) {
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
+    }
+    if (!known || (!session.revoked && !kv_keyring_is_open(call->svc->keyring, id))) {
+        KV_TRY(load(call, id, &session));
+    }
+    if (session.revoked) {
+        return refuse_revoked(call, &session);
+    }
+    *ret_session = session;
+    return KV_OK;
+}
+
+/* --- revoking ---------------------------------------------------------------------------------------------------- */
+
+static void tell_engines(struct kv_svc *svc, const struct kv_id *session)
+{
+    pthread_mutex_lock(&svc->registry_mutex);
+    svc->revocations[svc->revocation_count++ % SVC_REVOCATION_RING] = *session;
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
+KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
+                         const struct kv_id *erasure, uint64_t deadline_ns)
+{
+    struct svc_session before, revoked = {.id = *session, .tenant = *tenant, .revoked = true, .erasure = *erasure};
+    bool told = lookup(svc, session, &before) && before.revoked;
+    KV_TRY(remember(svc, &revoked));
+    if (!told) {
+        tell_engines(svc, session);
+    }
+    KV_TRY(kv_engine_fence(svc->engine, session, deadline_ns));
+    return kv_keyring_drop(svc->keyring, session, true, deadline_ns);
+}

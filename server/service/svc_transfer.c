@@ -1,0 +1,226 @@
+/*
+ * Offload, restore, lookup: policy, block ids under the session's key, the engine, the answer. Nothing here waits for
+ * the database when the session was used before in this process.
+ */
+#include "server/service/svc_int.h"
+
+#include "dataplane/base/id.h"
+#include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
+#include "policies/policy.h"
+
+#include <string.h>
+
+/* Length-prefixed, so that no two tuples give the same bytes. */
+static void put_field(struct kv_bytes *parts, uint8_t lens[][2], size_t field, const void *data, size_t len)
+{
+    lens[field][0] = (uint8_t)(len >> 8);
+    lens[field][1] = (uint8_t)len;
+    parts[2 * field] = KV_BYTES(lens[field], 2);
+    parts[2 * field + 1] = KV_BYTES(data, len);
+}
+
+/* block_id = HMAC-SHA-256(K_id, model id | revision | fingerprint | adapter | layout | group | chained token hash). */
+static KV_RC block_ids(const struct kv_secret *key, const struct kv_model *model, const uint8_t *layout,
+                       const struct kv_blocks_in *in, struct kv_block_id *ret_ids)
+{
+    enum { FIELDS = 7 };
+    static const uint8_t group[2] = {0, 0};
+    struct kv_bytes parts[2 * FIELDS];
+    uint8_t lens[FIELDS][2];
+    put_field(parts, lens, 0, model->id, strlen(model->id));
+    put_field(parts, lens, 1, model->revision, strlen(model->revision));
+    put_field(parts, lens, 2, model->fingerprint, sizeof model->fingerprint);
+    put_field(parts, lens, 3, "", 0); /* no adapter */
+    put_field(parts, lens, 4, layout, 32);
+    put_field(parts, lens, 5, group, sizeof group);
+    for (uint32_t i = 0; i < in->count; i++) {
+        put_field(parts, lens, 6, in->hashes[i], 32);
+        KV_TRY(kv_hmac_sha256(key, parts, sizeof parts / sizeof parts[0], ret_ids[i].b));
+    }
+    return KV_OK;
+}
+
+struct prepared {
+    struct svc_session session;
+    struct kv_pool *pool;    /* one reference */
+    struct kv_block_id *ids; /* owned */
+    uint32_t tiers_allowed;
+};
+
+static void prepared_done(struct prepared *prepared)
+{
+    kv_pool_unref(prepared->pool);
+    kv_free(prepared->ids);
+}
+
+static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
+                    struct prepared *prepared)
+{
+    struct kv_policy_decision decision;
+    struct kv_policy_facts facts = {.action = action,
+                                    .tenant_active = true, /* a tenant can only be active in this version */
+                                    .session_active = !prepared->session.revoked,
+                                    .same_tenant = kv_id_equal(&prepared->session.tenant, &call->who.tenant),
+                                    .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
+                                    .block_bytes = kv_pool_block_bytes(prepared->pool)};
+    kv_policy_eval(&kv_policy_standard, &facts, &decision);
+    if (!decision.allowed) {
+        return kv_fail(&call->info, KV_E_POLICY_DENIED, "denied by policy: %s",
+                       kv_policy_reason_name(decision.reasons));
+    }
+    prepared->tiers_allowed = decision.tiers_allowed;
+    return KV_OK;
+}
+
+static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, const struct kv_blocks_in *in,
+                         struct prepared *prepared)
+{
+    prepared->ids = kv_alloc_array(in->count, sizeof *prepared->ids);
+    if (prepared->ids == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    struct kv_scope_keys keys;
+    KV_TRY(kv_keyring_borrow(call->svc->keyring, &in->session, &keys));
+    enum kv_err rc = block_ids(keys.ids, model, kv_pool_fingerprint(prepared->pool), in, prepared->ids);
+    kv_keyring_return(call->svc->keyring, &keys);
+    return rc;
+}
+
+static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
+                     struct prepared *prepared)
+{
+    struct kv_model model;
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    KV_TRY(svc_session_open(call, &in->session, &prepared->session));
+    KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &model));
+    KV_TRY(decide(call, action, in, prepared));
+    return prepare_ids(call, &model, in, prepared);
+}
+
+/* A session revoked in the middle answers like one that was erased before. */
+static KV_RC explain(struct kv_call *call, const struct kv_id *session, enum kv_err rc)
+{
+    struct svc_session now;
+    if (rc == KV_E_SESSION_ERASED || rc == KV_E_FENCED) {
+        enum kv_err again = svc_session_open(call, session, &now);
+        return again == KV_OK ? kv_fail(&call->info, KV_E_SESSION_ERASED, "this session is being erased") : again;
+    }
+    if (rc == KV_E_MISSING) { /* keys closed between the check and the use: the next try opens them again */
+        return kv_fail(&call->info, KV_E_BUSY, "the session's keys were closed meanwhile; try again");
+    }
+    if (rc == KV_E_LEASE_EXPIRED) {
+        return kv_fail(&call->info, rc,
+                       "the instance cannot reach its database and its lease ran out; try again when it is back");
+    }
+    if (rc == KV_E_AUDIT_UNAVAILABLE) {
+        return kv_fail(&call->info, rc, "transfer records cannot be written now; see /readyz");
+    }
+    if (rc == KV_E_BUSY) {
+        return kv_fail(&call->info, rc, "the data plane's queue is full; try again in a few milliseconds");
+    }
+    return rc;
+}
+
+static KV_RC check_slots(struct kv_call *call, const struct kv_blocks_in *in, const struct kv_pool *pool)
+{
+    for (uint32_t i = 0; i < in->count; i++) {
+        if (in->slots[i] >= kv_pool_slots(pool)) {
+            return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/slots",
+                              "slot %u at index %u is outside the pool's %u slots", in->slots[i], i,
+                              kv_pool_slots(pool));
+        }
+    }
+    return KV_OK;
+}
+
+/* Submits and waits. After the deadline the operation is cancelled, and the wait goes on until nothing touches the
+ * pages any more: that is what the caller is promised, and the engine ends every operation. */
+static KV_RC run(struct kv_call *call, struct kv_transfer *transfer)
+{
+    struct kv_engine *engine = call->svc->engine;
+    uint64_t begun = kv_now_ns(call->svc->env);
+    KV_TRY(kv_future_new(&transfer->future));
+    enum kv_err rc = kv_engine_submit(engine, transfer);
+    if (rc == KV_OK) {
+        rc = kv_future_wait(transfer->future, transfer->deadline_ns + KV_S_NS);
+        if (rc == KV_E_TIMEOUT) {
+            kv_engine_cancel(engine, &transfer->op);
+            rc = kv_future_wait(transfer->future, UINT64_MAX);
+        }
+    }
+    kv_future_free(transfer->future);
+    call->engine_ns += kv_now_ns(call->svc->env) - begun;
+    return rc;
+}
+
+static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                      const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    uint64_t wait_ms = in->deadline_ms == 0 ? (uint64_t)KV_MAX_TRANSFER_MS : in->deadline_ms;
+    struct kv_transfer transfer = {.kind = kind,
+                                   .wait = in->wait,
+                                   .tenant = prepared->session.tenant,
+                                   .scope = in->session,
+                                   .pool = prepared->pool,
+                                   .count = in->count,
+                                   .block_ids = prepared->ids,
+                                   .slots = in->slots,
+                                   .tiers_allowed = prepared->tiers_allowed,
+                                   .deadline_ns = kv_now_ns(call->svc->env) + wait_ms * KV_MS_NS,
+                                   .results = out->results,
+                                   .tiers = out->tiers};
+    KV_TRY(check_slots(call, in, prepared->pool));
+    KV_TRY(kv_id_new(call->svc->env, &transfer.op));
+    KV_TRY(run(call, &transfer));
+    out->op = transfer.op;
+    out->done_blocks = transfer.done_blocks;
+    out->leading_blocks = transfer.leading_blocks;
+    out->bytes = transfer.done_bytes;
+    out->duration_us = transfer.duration_ns / 1000;
+    out->present_blocks = 0;
+    for (uint32_t i = 0; i < in->count; i++) {
+        out->present_blocks += out->results[i] == KV_BLOCK_PRESENT;
+    }
+    return KV_OK;
+}
+
+KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct prepared prepared = {0};
+    enum kv_err rc = prepare(call, KV_POLICY_OFFLOAD, in, &prepared);
+    if (rc == KV_OK) {
+        rc = transfer(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
+    }
+    prepared_done(&prepared);
+    return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
+}
+
+KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct prepared prepared = {0};
+    enum kv_err rc = prepare(call, KV_POLICY_RESTORE, in, &prepared);
+    if (rc == KV_OK) {
+        rc = transfer(call, &prepared, KV_TRANSFER_RESTORE, in, out);
+    }
+    prepared_done(&prepared);
+    return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
+}
+
+KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct prepared prepared = {0};
+    enum kv_err rc = prepare(call, KV_POLICY_LOOKUP, in, &prepared);
+    if (rc == KV_OK) {
+        rc = kv_engine_lookup(call->svc->engine, &in->session, in->count, prepared.ids, out->tiers);
+    }
+    prepared_done(&prepared);
+    if (rc != KV_OK) {
+        return explain(call, &in->session, rc);
+    }
+    out->leading_blocks = 0;
+    while (out->leading_blocks < in->count && out->tiers[out->leading_blocks] != 0) {
+        out->leading_blocks++;
+    }
+    return KV_OK;
+}
