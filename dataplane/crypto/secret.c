@@ -5,6 +5,7 @@
  */
 #include "dataplane/crypto/secret.h"
 #include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
 #include "dataplane/base/mem.h"
 
 #include <openssl/crypto.h>
@@ -103,7 +104,7 @@ static void child_after_fork(void)
 /* Puts secret memory over the inner pages of a reservation. */
 static bool map_secretmem(uint8_t *inner, size_t bytes)
 {
-    long fd = syscall(SYS_memfd_secret, 0);
+    long fd = KV_FAULT("crypto/secretmem") ? -1 : syscall(SYS_memfd_secret, 0);
     if (fd < 0) {
         return false;
     }
@@ -129,7 +130,7 @@ static bool map_anonymous(uint8_t *inner, size_t bytes, bool *ret_locked)
         madvise(inner, bytes, MADV_WIPEONFORK) != 0) {
         return false;
     }
-    *ret_locked = mlock(inner, bytes) == 0;
+    *ret_locked = !KV_FAULT("crypto/mlock") && mlock(inner, bytes) == 0;
     return true;
 }
 
