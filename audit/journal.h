@@ -2,7 +2,8 @@
  * The local, durable journal of transfer records: fills base/audit_sink.h. The lane appends to a bounded queue; the journal's own
  * thread writes groups with pwrite and fdatasync; a shipper (service) reads what is durable, puts it into the database, and then
  * marks it shipped. Survives kill -9: what was durable and not shipped is read again at the next open.
- * File format in FORMAT.md: 64 KiB aligned groups with length and CRC-32C; a torn tail ends the journal there.
+ * File format in FORMAT.md: groups of at most 64 KiB with length and CRC-32C, each on pages of its own; a torn tail ends the journal
+ * there.
  * Two files used in turn, so that shipped records are given back without a rewrite. Liveness is checked by inode and device too: a file
  * deleted underneath makes the sink refuse (KV_E_AUDIT_UNAVAILABLE) until it is opened again.
  */
@@ -42,8 +43,11 @@ void kv_journal_wait(struct kv_journal *journal, uint64_t deadline_ns);
 KV_RC kv_journal_drain(struct kv_journal *journal, uint64_t deadline_ns);
 
 struct kv_journal_stats {
-    uint64_t records, pending_bytes, oldest_pending_us, refused;
-    bool ok;
+    uint64_t records;           /* appended since the open */
+    uint64_t pending_bytes;     /* of records not yet shipped */
+    uint64_t oldest_pending_us; /* age of the oldest of them; 0: none */
+    uint64_t refused;
+    bool ok; /* the sink would take a record now */
 };
 void kv_journal_stats(struct kv_journal *journal, struct kv_journal_stats *ret_stats);
 
