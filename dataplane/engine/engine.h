@@ -1,15 +1,18 @@
 /*
- * The data plane's front door. One lane (a poll function and, in the server, the thread that calls it) owns the dram arena, the
- * colder tiers, the block index and every operation. Others speak to it through its inbox.
+ * The data plane's front door. One lane (a poll function and, in the server, the thread that calls it) owns the dram
+ * arena, the colder tiers, the block index and every operation. Others speak to it through its inbox.
  *
  * Offload, per block:  QUEUED → KEYED (key borrowed under the lease) → STAGED (dram slot) → SEALED → PUBLISHED (index)
  *                      → WRITTEN (wait = durable: nvme put done) ; operation: → RECORDED (journal durable) → DONE
- * Restore, per block:  QUEUED → LOCATED → FETCHED (nvme get into a dram slot) ; operation: RECORDED ; then OPENED → DONE
- * At any step: FENCED when the session was revoked, or failed with a cause. Every operation ends, with one result a block.
+ * Restore, per block:  QUEUED → LOCATED → FETCHED (nvme get into a dram slot)
+ *                      operation: RECORDED ; then per block: OPENED → DONE
  *
- * No plaintext outlives an operation; no byte reaches a page before all of its block is verified; a page that is not restored
- * is untouched. A replica that does not verify is quarantined (taken out of the index, its nvme room not reused before the record is
- * flushed) and the next one is tried; with none left the block is a miss.
+ * At any step: FENCED when the session was revoked, or failed with a cause. Every operation ends, with one result a
+ * block.
+ *
+ * No plaintext outlives an operation; no byte reaches a page before all of its block is verified; a page that is not
+ * restored is untouched. A replica that does not verify is quarantined (taken out of the index, its nvme room not
+ * reused before the record is flushed) and the next one is tried; with none left the block is a miss.
  */
 #ifndef KV_ENGINE_H
 #define KV_ENGINE_H
@@ -25,19 +28,20 @@
 
 struct kv_engine_conf {
     uint64_t dram_bytes;
-    uint64_t dram_slab_bytes;   /* 0: 64 MiB, or a quarter of the arena when that is smaller */
-    const char *nvme_path;      /* NULL or "": no nvme tier */
+    uint64_t dram_slab_bytes; /* 0: 64 MiB, or a quarter of the arena when that is smaller */
+    const char *nvme_path;    /* NULL or "": no nvme tier */
     uint64_t nvme_bytes;
-    uint64_t blocks_max;        /* index capacity; 0: from the arena sizes and a smallest block of 64 KiB, at least 65,536 */
+    uint64_t blocks_max; /* index capacity; 0: from the arena sizes and a smallest block of 64 KiB, at least 65,536 */
     enum kv_io_kind io_kind;
     unsigned io_depth, io_threads;
-    unsigned watermark_high_percent, watermark_low_percent; /* of dram: cold blocks are written down above high until low */
-    uint64_t staging_bytes;     /* largest block that can be opened */
+    /* Of dram: cold blocks are written down above high until low. 0: 90 and 80. */
+    unsigned watermark_high_percent, watermark_low_percent;
+    uint64_t staging_bytes; /* largest block that can be opened; 0: the limit, or a slab */
     enum kv_cipher_backend cipher;
-    struct kv_keyring *keyring;        /* borrowed */
-    const struct kv_audit_sink *sink;  /* borrowed; NULL: nothing is recorded (library tests) */
-    const struct kv_env *env;          /* borrowed */
-    bool manual_poll; /* tests and simulator: no thread; call kv_engine_poll */
+    struct kv_keyring *keyring;       /* borrowed */
+    const struct kv_audit_sink *sink; /* borrowed; NULL: nothing is recorded (library tests) */
+    const struct kv_env *env;         /* borrowed */
+    bool manual_poll;                 /* tests and simulator: no thread; call kv_engine_poll */
 };
 
 struct kv_engine;
@@ -55,20 +59,20 @@ struct kv_transfer {
     enum kv_transfer_kind kind;
     enum kv_transfer_wait wait;
     struct kv_id op, tenant, scope;
-    struct kv_pool *pool;               /* borrowed: the caller holds a reference */
+    struct kv_pool *pool; /* borrowed: the caller holds a reference */
     uint32_t count;
     const struct kv_block_id *block_ids;
     const uint32_t *slots;
-    uint32_t tiers_allowed;             /* mask of 1 << kv_tier_id, from the policy */
-    uint64_t deadline_ns;               /* blocks not begun by then end as TIMEOUT; those begun are finished */
+    uint32_t tiers_allowed; /* mask of 1 << kv_tier_id, from the policy */
+    uint64_t deadline_ns;   /* blocks not begun by then end as TIMEOUT; those begun are finished */
     /* out */
-    enum kv_block_result *results;      /* count of them, the caller's memory */
-    uint8_t *tiers;                     /* count: kv_tier_id a block was put on or came from */
-    uint32_t done_blocks;               /* stored or present, or restored */
-    uint32_t leading_blocks;            /* restored from the first on without a gap */
+    enum kv_block_result *results; /* count of them, the caller's memory */
+    uint8_t *tiers;                /* count: kv_tier_id a block was put on or came from */
+    uint32_t done_blocks;          /* stored or present, or restored */
+    uint32_t leading_blocks;       /* restored from the first on without a gap */
     uint64_t done_bytes;
     uint64_t duration_ns;
-    struct kv_future *future;           /* the caller's; set when nothing of this operation runs any more */
+    struct kv_future *future; /* the caller's; set when nothing of this operation runs any more */
 };
 
 /* KV_E_BUSY: the inbox is full; nothing was taken. Thread: any. */
@@ -86,8 +90,8 @@ KV_RC kv_engine_fence(struct kv_engine *engine, const struct kv_id *scope, uint6
 /* Cleaning after an erasure: frees every replica. */
 KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, uint64_t *ret_blocks);
 
-/* Up to `max` headers of the scope's replicas, for the positive control of an erasure. Each header is appended to `ret_headers`,
- * its length to lens[]. Reads nvme where there is no dram copy. */
+/* Up to `max` headers of the scope's replicas, for the positive control of an erasure. Each header is appended to
+ * `ret_headers`, its length to lens[]. Reads nvme where there is no dram copy. */
 KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, uint32_t max, struct kv_buf *ret_headers,
                        uint32_t *ret_lens, uint32_t *ret_count);
 
@@ -95,7 +99,8 @@ struct kv_scope_usage {
     uint64_t blocks, dram_blocks, nvme_blocks, dram_bytes, nvme_bytes, plaintext_bytes;
 };
 KV_RC kv_engine_scope_usage(struct kv_engine *engine, const struct kv_id *scope, struct kv_scope_usage *ret_usage);
-/* The scope's block ids, sorted, into a buffer of 32-byte ids (the certificate commits to them). KV_E_LIMIT when it is too small. */
+/* The scope's block ids, sorted, into a buffer of 32-byte ids (the certificate commits to them). KV_E_LIMIT when it is
+ * too small. */
 KV_RC kv_engine_scope_blocks(struct kv_engine *engine, const struct kv_id *scope, struct kv_buf *ret_ids);
 /* Scopes that have blocks here; at start the server drops those that are erased or unknown. */
 KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_t max, size_t *ret_count);

@@ -1,0 +1,103 @@
+/*
+ * The questions and orders of engine.h: each fills a control, hands it to the lane and waits for the answer.
+ * It never reads the index itself.
+ */
+#include "dataplane/base/mem.h"
+#include "dataplane/engine/lane_int.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+KV_RC kv_engine_lookup(struct kv_engine *engine, const struct kv_id *scope, uint32_t count,
+                       const struct kv_block_id *block_ids, uint8_t *ret_tiers)
+{
+    if (count > (uint64_t)KV_MAX_BLOCKS_PER_CALL) {
+        return KV_E_LIMIT;
+    }
+    struct control control = {.kind = CONTROL_LOOKUP,
+                              .deadline_ns = UINT64_MAX,
+                              .scope = scope,
+                              .count = count,
+                              .block_ids = block_ids,
+                              .ret_tiers = ret_tiers};
+    return kv_engine_ask(engine, &control);
+}
+
+KV_RC kv_engine_fence(struct kv_engine *engine, const struct kv_id *scope, uint64_t deadline_ns)
+{
+    struct control control = {.kind = CONTROL_FENCE, .deadline_ns = deadline_ns, .scope = scope};
+    return kv_engine_ask(engine, &control);
+}
+
+KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, uint64_t *ret_blocks)
+{
+    uint64_t deadline = kv_now_ns(engine->conf.env) + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS;
+    struct control control = {.kind = CONTROL_DROP, .deadline_ns = deadline, .scope = scope};
+    KV_TRY(kv_engine_ask(engine, &control));
+    *ret_blocks = control.blocks;
+    return KV_OK;
+}
+
+KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, uint32_t max, struct kv_buf *ret_headers,
+                       uint32_t *ret_lens, uint32_t *ret_count)
+{
+    uint64_t deadline = kv_now_ns(engine->conf.env) + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS;
+    struct control control = {.kind = CONTROL_SAMPLE,
+                              .deadline_ns = deadline,
+                              .scope = scope,
+                              .count = max,
+                              .ret_buf = ret_headers,
+                              .ret_lens = ret_lens};
+    KV_TRY(kv_engine_ask(engine, &control));
+    *ret_count = (uint32_t)control.blocks;
+    return KV_OK;
+}
+
+KV_RC kv_engine_scope_usage(struct kv_engine *engine, const struct kv_id *scope, struct kv_scope_usage *ret_usage)
+{
+    struct control control = {.kind = CONTROL_USAGE, .deadline_ns = UINT64_MAX, .scope = scope};
+    KV_TRY(kv_engine_ask(engine, &control));
+    *ret_usage = control.usage;
+    return KV_OK;
+}
+
+static int compare_ids(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct kv_block_id));
+}
+
+KV_RC kv_engine_scope_blocks(struct kv_engine *engine, const struct kv_id *scope, struct kv_buf *ret_ids)
+{
+    struct control control = {.kind = CONTROL_BLOCKS, .deadline_ns = UINT64_MAX, .scope = scope, .ret_buf = ret_ids};
+    KV_TRY(kv_engine_ask(engine, &control));
+    if (ret_ids->len > 0) {
+        /* Sorted here and not on the lane: it takes time in proportion to the scope. */
+        qsort(ret_ids->data, ret_ids->len / sizeof(struct kv_block_id), sizeof(struct kv_block_id), compare_ids);
+    }
+    return KV_OK;
+}
+
+KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_t max, size_t *ret_count)
+{
+    struct control control = {
+        .kind = CONTROL_SCOPES, .deadline_ns = UINT64_MAX, .ret_scopes = ret_scopes, .scopes_max = max};
+    KV_TRY(kv_engine_ask(engine, &control));
+    *ret_count = control.blocks;
+    return KV_OK;
+}
+
+KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint64_t deadline_ns)
+{
+    struct control control = {.kind = CONTROL_CLOSE_POOL, .deadline_ns = deadline_ns, .pool = pool};
+    return kv_engine_ask(engine, &control);
+}
+
+KV_RC kv_engine_drain_dram(struct kv_engine *engine, uint64_t deadline_ns, uint64_t *ret_blocks)
+{
+    struct control control = {.kind = CONTROL_DRAIN, .deadline_ns = deadline_ns};
+    enum kv_err rc = kv_engine_ask(engine, &control);
+    if (ret_blocks != NULL) {
+        *ret_blocks = control.blocks;
+    }
+    return rc;
+}

@@ -1,0 +1,366 @@
+/*
+ * Questions and orders to the lane: lookup, fence, drop, sample, usage, the lists, close pool, drain. Those that can be
+ * answered at once are; the others wait on lane.controls and are looked at in each poll, until they are done or their
+ * deadline has passed. Every control is answered exactly once: it lives on the asker's stack.
+ */
+#include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
+#include "dataplane/base/mem.h"
+#include "dataplane/engine/lane_int.h"
+
+#include <string.h>
+
+#define DROP_PER_POLL 512u
+
+static void answer(struct lane *lane, struct control *control, enum kv_err rc)
+{
+    kv_list_remove(&control->waiting);
+    for (uint32_t i = 0; i < control->sampled_count; i++) {
+        if (control->sampled[i] != NULL) {
+            kv_room_unpin(lane, control->sampled[i]);
+        }
+    }
+    lane->progress++;
+    control->rc = rc;
+    control->answered = true;
+    if (control->future != NULL) {
+        kv_future_set(control->future, rc); /* the last touch: the asker may be gone after it */
+    }
+}
+
+static void lookup(struct lane *lane, struct control *control)
+{
+    for (uint32_t i = 0; i < control->count; i++) {
+        const struct entry *entry = kv_index_find(lane->index, control->scope, &control->block_ids[i]);
+        unsigned mask = 0;
+        if (entry != NULL) {
+            mask |= entry->slot != NULL ? 1u << KV_TIER_DRAM : 0;
+            mask |= entry->on_nvme ? 1u << KV_TIER_NVME : 0;
+        }
+        control->ret_tiers[i] = (uint8_t)mask;
+    }
+}
+
+static void usage(struct lane *lane, struct control *control)
+{
+    const struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    control->usage = scope != NULL ? scope->usage : (struct kv_scope_usage){.blocks = 0};
+}
+
+static struct entry *entry_at(struct link *link)
+{
+    return LINK_OF(link, struct entry, in_scope);
+}
+
+/* Questions may let a buffer grow: they are not on the path of a transfer. */
+static void append(const struct lane *lane, struct kv_buf *buf, const void *data, size_t len)
+{
+    kv_mem_forbid(false);
+    kv_buf_append(buf, data, len);
+    kv_mem_forbid(lane->engine->threaded);
+}
+
+static KV_RC blocks(struct lane *lane, struct control *control)
+{
+    struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    if (scope == NULL) {
+        return KV_OK;
+    }
+    for (struct link *l = scope->blocks.next; l != &scope->blocks; l = l->next) {
+        append(lane, control->ret_buf, &entry_at(l)->block_id, sizeof(struct kv_block_id));
+    }
+    return kv_buf_check(control->ret_buf);
+}
+
+static void scopes(struct lane *lane, struct control *control)
+{
+    const struct index *index = lane->index;
+    for (uint32_t cell = 0; cell <= index->by_scope.mask && control->blocks < control->scopes_max; cell++) {
+        if (index->by_scope.cells[cell] == 0) {
+            continue;
+        }
+        const struct scope *scope = &index->scopes[index->by_scope.cells[cell] - 1];
+        if (!kv_list_empty(&scope->blocks)) {
+            control->ret_scopes[control->blocks++] = scope->id;
+        }
+    }
+}
+
+/* ---- fence ---- */
+
+/* A fence may be forgotten once the keyring refuses the scope for good by itself. */
+static void forget_fences(struct lane *lane)
+{
+    struct link *head = &lane->index->fenced;
+    for (struct link *l = head->next, *next = NULL; l != head; l = next) {
+        struct scope *scope = LINK_OF(l, struct scope, fenced);
+        struct kv_scope_keys keys;
+        next = l->next;
+        enum kv_err rc = kv_keyring_borrow(lane->keyring, &scope->id, &keys);
+        if (rc == KV_OK) {
+            kv_keyring_return(lane->keyring, &keys);
+        }
+        if (rc == KV_E_SESSION_ERASED && scope->operations == 0) {
+            kv_list_remove(&scope->fenced);
+            scope->is_fenced = false;
+            lane->index->fenced_count--;
+            kv_index_scope_release(lane->index, scope);
+        }
+    }
+}
+
+static KV_RC begin_fence(struct lane *lane, struct control *control)
+{
+    struct scope *scope = NULL;
+    if (lane->index->fenced_count >= FENCED_MAX) {
+        forget_fences(lane);
+    }
+    if (lane->index->fenced_count >= FENCED_MAX || kv_index_scope_get(lane->index, control->scope, &scope) != KV_OK) {
+        return KV_E_BUSY;
+    }
+    if (!scope->is_fenced) {
+        scope->is_fenced = true;
+        lane->index->fenced_count++;
+        kv_list_append(&lane->index->fenced, &scope->fenced);
+    }
+    for (struct link *l = lane->operations.next; l != &lane->operations; l = l->next) {
+        struct op *op = LINK_OF(l, struct op, in_lane);
+        op->fenced = op->fenced || op->scope == scope;
+    }
+    return KV_OK;
+}
+
+static bool fence_done(struct lane *lane, struct control *control)
+{
+    const struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    return scope == NULL || scope->operations == 0;
+}
+
+/* ---- drop ---- */
+
+/* Kills what is there, a part in each poll, and is done when every replica was given back. */
+static bool drop_done(struct lane *lane, struct control *control)
+{
+    struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    for (unsigned i = 0; scope != NULL && i < DROP_PER_POLL && !kv_list_empty(&scope->blocks); i++) {
+        struct entry *entry = entry_at(scope->blocks.next);
+        kv_room_kill(lane, entry);
+        control->blocks++;
+    }
+    kv_room_graves(lane);
+    scope = kv_index_scope_find(lane->index, control->scope);
+    return scope == NULL || (kv_list_empty(&scope->blocks) && scope->graves == 0);
+}
+
+/* ---- sample ---- */
+
+static void begin_sample(struct lane *lane, struct control *control)
+{
+    struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    if (scope == NULL) {
+        return;
+    }
+    uint32_t max = control->count < SAMPLE_MAX ? control->count : SAMPLE_MAX;
+    for (struct link *l = scope->blocks.next; l != &scope->blocks && control->sampled_count < max; l = l->next) {
+        struct entry *entry = entry_at(l);
+        kv_index_pin(lane->index, entry);
+        control->sampled[control->sampled_count++] = entry;
+    }
+}
+
+static void copy_header(const struct lane *lane, struct control *control, const struct entry *entry)
+{
+    struct kv_sealed_context context;
+    if (kv_sealed_peek(KV_BYTES(entry->slot, entry->bytes), &context) != KV_OK) {
+        return; /* damaged: no header that a key could be held against */
+    }
+    uint32_t len = kv_sealed_header_bytes(context.plaintext_length);
+    if (len <= entry->bytes) {
+        append(lane, control->ret_buf, entry->slot, len);
+        control->ret_lens[control->blocks++] = len;
+    }
+}
+
+/* True when the entry is dealt with. */
+static bool sample_one(struct lane *lane, struct control *control, uint32_t i)
+{
+    struct entry *entry = control->sampled[i];
+    if (entry->dead || (entry->slot == NULL && !entry->on_nvme)) {
+        return true;
+    }
+    if (entry->slot != NULL) {
+        copy_header(lane, control, entry);
+        return true;
+    }
+    if (entry->fetching) {
+        return false;
+    }
+    if (control->read_asked[i]) {
+        return true; /* was read and did not come */
+    }
+    enum kv_err rc = kv_room_get(lane, entry);
+    control->read_asked[i] = rc == KV_OK;
+    return rc != KV_OK && rc != KV_E_BUSY;
+}
+
+static bool sample_done(struct lane *lane, struct control *control)
+{
+    bool done = true;
+    for (uint32_t i = 0; i < control->sampled_count; i++) {
+        if (control->sampled[i] == NULL) {
+            continue;
+        }
+        if (!sample_one(lane, control, i)) {
+            done = false;
+            continue;
+        }
+        kv_room_unpin(lane, control->sampled[i]);
+        control->sampled[i] = NULL;
+    }
+    return done;
+}
+
+/* ---- pools and drain ---- */
+
+static bool close_pool_done(struct lane *lane, struct control *control)
+{
+    bool used = false;
+    for (struct link *l = lane->operations.next; l != &lane->operations; l = l->next) {
+        struct op *op = LINK_OF(l, struct op, in_lane);
+        if (op->pool == control->pool) {
+            op->cancelled = true;
+            used = true;
+        }
+    }
+    return !used;
+}
+
+static bool free_clean(struct lane *lane, struct control *control)
+{
+    struct link *head = &lane->index->ranks[RANK_CLEAN];
+    bool any = false;
+    while (!kv_list_empty(head)) {
+        kv_room_free_slot(lane, LINK_OF(head->next, struct entry, in_dram));
+        control->blocks++;
+        any = true;
+    }
+    return any;
+}
+
+/* Writes down what it can in each poll. Blocks kept from nvme by policy stay; they are not in the way of the answer. */
+static bool drain_done(struct lane *lane, struct control *control, enum kv_err *ret_rc)
+{
+    struct link *dirty = &lane->index->ranks[RANK_DIRTY];
+    free_clean(lane, control);
+    *ret_rc = KV_OK;
+    while (!kv_list_empty(dirty)) {
+        if (!kv_room_nvme_ready(lane)) {
+            *ret_rc = KV_E_NO_SPACE;
+            break;
+        }
+        enum kv_err rc = kv_room_put(lane, LINK_OF(dirty->next, struct entry, in_dram), false, false);
+        if (rc == KV_E_BUSY) {
+            return false;
+        }
+        if (rc != KV_OK) {
+            *ret_rc = rc == KV_E_NO_SPACE ? rc : KV_E_IO;
+            break;
+        }
+    }
+    return lane->ios_running == 0 && lane->index->pinned_slots == 0;
+}
+
+/* ---- all of them ---- */
+
+static bool advance(struct lane *lane, struct control *control, enum kv_err *ret_rc)
+{
+    *ret_rc = KV_OK;
+    switch (control->kind) {
+    case CONTROL_FENCE:
+        return fence_done(lane, control);
+    case CONTROL_DROP:
+        return drop_done(lane, control);
+    case CONTROL_SAMPLE:
+        if (sample_done(lane, control)) {
+            *ret_rc = kv_buf_check(control->ret_buf);
+            return true;
+        }
+        return false;
+    case CONTROL_CLOSE_POOL:
+        return close_pool_done(lane, control);
+    case CONTROL_DRAIN:
+        return drain_done(lane, control, ret_rc);
+    case CONTROL_LOOKUP:
+    case CONTROL_USAGE:
+    case CONTROL_BLOCKS:
+    case CONTROL_SCOPES:
+        break;
+    }
+    return true;
+}
+
+static KV_RC begin(struct lane *lane, struct control *control)
+{
+    switch (control->kind) {
+    case CONTROL_LOOKUP:
+        lookup(lane, control);
+        return KV_OK;
+    case CONTROL_USAGE:
+        usage(lane, control);
+        return KV_OK;
+    case CONTROL_BLOCKS:
+        return blocks(lane, control);
+    case CONTROL_SCOPES:
+        scopes(lane, control);
+        return KV_OK;
+    case CONTROL_FENCE:
+        return begin_fence(lane, control);
+    case CONTROL_DROP:
+        return KV_FAULT("engine/drop") ? KV_E_IO : KV_OK;
+    case CONTROL_SAMPLE:
+        begin_sample(lane, control);
+        return KV_OK;
+    case CONTROL_CLOSE_POOL:
+        kv_pool_close(control->pool);
+        return KV_OK;
+    case CONTROL_DRAIN:
+        return KV_OK;
+    }
+    return KV_E_INTERNAL;
+}
+
+static void advance_or_wait(struct lane *lane, struct control *control)
+{
+    enum kv_err rc = KV_OK;
+    if (advance(lane, control, &rc)) {
+        answer(lane, control, rc);
+    } else if (kv_now_ns(lane->env) >= control->deadline_ns) {
+        answer(lane, control, KV_E_TIMEOUT);
+    }
+}
+
+void kv_control_begin(struct lane *lane, struct control *control)
+{
+    enum kv_err rc = lane->stopping ? KV_E_SHUTTING_DOWN : begin(lane, control);
+    kv_list_append(&lane->controls, &control->waiting);
+    if (rc != KV_OK) {
+        answer(lane, control, rc);
+        return;
+    }
+    advance_or_wait(lane, control);
+}
+
+void kv_controls_advance(struct lane *lane)
+{
+    for (struct link *l = lane->controls.next, *next = NULL; l != &lane->controls; l = next) {
+        next = l->next;
+        advance_or_wait(lane, LINK_OF(l, struct control, waiting));
+    }
+}
+
+void kv_controls_abort(struct lane *lane)
+{
+    while (!kv_list_empty(&lane->controls)) {
+        answer(lane, LINK_OF(lane->controls.next, struct control, waiting), KV_E_SHUTTING_DOWN);
+    }
+}
