@@ -1,0 +1,232 @@
+/*
+ * Opening, losing and healing a connection. Never logs the url and never waits longer than KV_PG_CONNECT_MS for one
+ * attempt.
+ */
+#include "dataplane/base/check.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+#include "server/store/pg_int.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+
+static void drop_notice(void *arg, const PGresult *result)
+{
+    (void)arg;
+    (void)result;
+}
+
+static KV_RC check_url(const char *url, struct kv_errinfo *info)
+{
+    char *error = NULL;
+    PQconninfoOption *options = PQconninfoParse(url, &error);
+    /* libpq's text repeats parts of the url, so it goes nowhere. */
+    PQfreemem(error);
+    if (options == NULL) {
+        return kv_fail(info, KV_E_CONFIG, "db.url is not a PostgreSQL connection string (postgresql://user@host/name)");
+    }
+    PQconninfoFree(options);
+    return KV_OK;
+}
+
+KV_RC kv_pg_open(const struct kv_pg_conf *conf, struct kv_errinfo *info, struct kv_pg **ret_pg)
+{
+    KV_ASSERT(conf != NULL && conf->url != NULL && conf->env != NULL && ret_pg != NULL);
+    KV_TRY(check_url(conf->url, info));
+    struct kv_pg *pg = kv_alloc(sizeof *pg);
+    if (pg == NULL) {
+        return kv_fail(info, KV_E_NO_MEMORY, "no memory for a database connection");
+    }
+    pg->env = *conf->env;
+    pg->statement_timeout_ms = conf->statement_timeout_ms != 0 ? conf->statement_timeout_ms : 5000;
+    pg->lock_timeout_ms = conf->lock_timeout_ms != 0 ? conf->lock_timeout_ms : 2000;
+    pg->url = kv_strdup(conf->url);
+    pg->application_name = kv_strdup(conf->application_name != NULL ? conf->application_name : "kvrun");
+    if (pg->url == NULL || pg->application_name == NULL) {
+        kv_pg_close(pg);
+        return kv_fail(info, KV_E_NO_MEMORY, "no memory for a database connection");
+    }
+    *ret_pg = pg;
+    return KV_OK;
+}
+
+void kv_pg_close(struct kv_pg *pg)
+{
+    if (pg == NULL) {
+        return;
+    }
+    PQfinish(pg->conn);
+    kv_free(pg->url);
+    kv_free(pg->application_name);
+    kv_free(pg);
+}
+
+KV_RC kv_pg_unavailable(struct kv_errinfo *info)
+{
+    return kv_fail(info, KV_E_DB_UNAVAILABLE, "the database is not reachable; the request can be repeated");
+}
+
+void kv_pg_drop(struct kv_pg *pg, const char *why)
+{
+    if (pg->conn == NULL) {
+        return;
+    }
+    if (!pg->told) {
+        kv_log(KV_LOG_WARN, "store", "database_lost", KV_FT("connection", pg->application_name), KV_FT("why", why));
+        pg->told = true;
+    }
+    pg->stats.losses++;
+    PQfinish(pg->conn);
+    pg->conn = NULL;
+    pg->prepared_count = 0;
+}
+
+/* Waits for the socket as libpq asks for. False: the deadline passed or poll failed. */
+static bool wait_connecting(struct kv_pg *pg, PGconn *conn, PostgresPollingStatusType want, uint64_t deadline_ns)
+{
+    for (;;) {
+        uint64_t now = kv_now_ns(&pg->env);
+        if (now >= deadline_ns) {
+            return false;
+        }
+        struct pollfd fd = {.fd = PQsocket(conn), .events = want == PGRES_POLLING_READING ? POLLIN : POLLOUT};
+        int ready = poll(&fd, 1, (int)((deadline_ns - now) / KV_MS_NS) + 1);
+        if (ready > 0) {
+            return true;
+        }
+        if (ready < 0 && errno != EINTR) {
+            return false;
+        }
+    }
+}
+
+static bool finish_connecting(struct kv_pg *pg, PGconn *conn)
+{
+    uint64_t deadline_ns = kv_now_ns(&pg->env) + (uint64_t)KV_PG_CONNECT_MS * KV_MS_NS;
+    PostgresPollingStatusType want = PGRES_POLLING_WRITING;
+    while (want == PGRES_POLLING_WRITING || want == PGRES_POLLING_READING) {
+        if (PQstatus(conn) == CONNECTION_BAD || !wait_connecting(pg, conn, want, deadline_ns)) {
+            return false;
+        }
+        want = PQconnectPoll(conn);
+    }
+    return want == PGRES_POLLING_OK;
+}
+
+static PGconn *start_connecting(const struct kv_pg *pg)
+{
+    /* Before dbname: what the url may override. After it: what it may not. */
+    const char *const names[] = {"keepalives_idle", "keepalives_interval", "keepalives_count", "tcp_user_timeout",
+                                 "dbname",          "application_name",    "client_encoding",  NULL};
+    const char *const values[] = {"5", "2", "3", "10000", pg->url, pg->application_name, "UTF8", NULL};
+    return PQconnectStartParams(names, values, 1);
+}
+
+/* Every session setting that results depend on, so that neither the role's nor the database's defaults matter. */
+static KV_RC set_up_session(struct kv_pg *pg)
+{
+    char statement[16], lock[16];
+    snprintf(statement, sizeof statement, "%u", pg->statement_timeout_ms);
+    snprintf(lock, sizeof lock, "%u", pg->lock_timeout_ms);
+    const char *const values[] = {statement, lock};
+    const char *sql = "SELECT set_config('search_path', 'kvrun, pg_temp', false),"
+                      " set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),"
+                      " set_config('idle_in_transaction_session_timeout', '30000', false),"
+                      " set_config('default_transaction_isolation', 'read committed', false),"
+                      " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN"
+                      " ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, false),"
+                      " set_config('timezone', 'UTC', false), set_config('client_min_messages', 'warning', false)";
+    if (PQsendQueryParams(pg->conn, sql, 2, NULL, values, NULL, NULL, 0) != 1) {
+        kv_pg_drop(pg, "session");
+        return KV_E_DB_UNAVAILABLE;
+    }
+    PGresult *result = kv_pg_wait(pg, KV_PG_CONNECT_MS, "session");
+    if (result == NULL) {
+        return KV_E_DB_UNAVAILABLE;
+    }
+    bool ok = PQresultStatus(result) == PGRES_TUPLES_OK;
+    PQclear(result);
+    if (!ok) {
+        kv_pg_drop(pg, "session");
+    }
+    return ok ? KV_OK : KV_E_DB_UNAVAILABLE;
+}
+
+static KV_RC attempt(struct kv_pg *pg)
+{
+    PGconn *conn = start_connecting(pg);
+    if (conn == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    if (!finish_connecting(pg, conn) || PQsetnonblocking(conn, 1) != 0) {
+        if (!pg->told) {
+            kv_log(KV_LOG_WARN, "store", "database_unreachable", KV_FT("connection", pg->application_name),
+                   KV_FT("why", PQerrorMessage(conn)));
+            pg->told = true;
+        }
+        PQfinish(conn);
+        return KV_E_DB_UNAVAILABLE;
+    }
+    PQsetNoticeReceiver(conn, drop_notice, NULL);
+    pg->conn = conn;
+    pg->prepared_count = 0;
+    return set_up_session(pg);
+}
+
+KV_RC kv_pg_connect(struct kv_pg *pg, struct kv_errinfo *info)
+{
+    if (pg->conn != NULL) {
+        return KV_OK;
+    }
+    if (pg->in_tx || kv_now_ns(&pg->env) < pg->next_attempt_ns) {
+        return kv_pg_unavailable(info);
+    }
+    if (attempt(pg) == KV_OK) {
+        pg->stats.connects++;
+        pg->backoff_ns = 0;
+        pg->next_attempt_ns = 0;
+        if (pg->told) {
+            kv_log(KV_LOG_INFO, "store", "database_back", KV_FT("connection", pg->application_name));
+            pg->told = false;
+        }
+        return KV_OK;
+    }
+    pg->stats.connect_failures++;
+    pg->backoff_ns = pg->backoff_ns == 0 ? KV_PG_BACKOFF_MIN_NS : pg->backoff_ns * 2;
+    if (pg->backoff_ns > KV_PG_BACKOFF_MAX_NS) {
+        pg->backoff_ns = KV_PG_BACKOFF_MAX_NS;
+    }
+    pg->next_attempt_ns = kv_now_ns(&pg->env) + pg->backoff_ns;
+    return kv_pg_unavailable(info);
+}
+
+static KV_RC fill_answer(struct kv_pg_row *row, void *ret)
+{
+    *(int32_t *)ret = kv_pg_get_i32(row);
+    return KV_OK;
+}
+
+KV_RC kv_pg_ping(struct kv_pg *pg, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"ping", "SELECT 1"};
+    struct kv_pg_args args = {0};
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    int32_t answer = 0;
+    return kv_pg_fetch_one(pg, &one, fill_answer, &answer, info);
+}
+
+bool kv_pg_connected(const struct kv_pg *pg)
+{
+    return pg->conn != NULL;
+}
+
+bool kv_pg_in_tx(const struct kv_pg *pg)
+{
+    return pg->in_tx;
+}
+
+void kv_pg_stats(const struct kv_pg *pg, struct kv_pg_stats *ret_stats)
+{
+    *ret_stats = pg->stats;
+}

@@ -1,0 +1,148 @@
+/*
+ * BEGIN, what the caller does, COMMIT: run again where PostgreSQL asks for it, and honest about a commit whose fate is
+ * unknown.
+ */
+#include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
+#include "dataplane/base/log.h"
+#include "server/store/pg_int.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+/* store/<name>/<step>: a name a transaction, so that a crash test can stop exactly one. */
+static bool fault_at(const char *name, const char *step)
+{
+#ifdef KV_FAULTS
+    char point[96];
+    snprintf(point, sizeof point, "store/%s/%s", name, step);
+    return KV_FAULT(point);
+#else
+    (void)name;
+    (void)step;
+    return false;
+#endif
+}
+
+static KV_RC begin(struct kv_pg *pg, struct kv_errinfo *info)
+{
+    static const char sql[] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+    bool had_connection = pg->conn != NULL;
+    PGresult *result = NULL;
+    enum kv_err rc = kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
+    if (rc == KV_E_DB_UNAVAILABLE && had_connection) {
+        /* It broke while it was idle; nothing has happened yet, so a new one is as good. */
+        rc = kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
+    }
+    if (rc == KV_OK) {
+        PQclear(result);
+    }
+    return rc;
+}
+
+static void roll_back(struct kv_pg *pg)
+{
+    pg->stats.rollbacks++;
+    PGresult *result = NULL;
+    if (pg->conn != NULL && kv_pg_script(pg, "ROLLBACK", pg->statement_timeout_ms, NULL, &result) != KV_OK) {
+        kv_pg_drop(pg, "rollback");
+    }
+    PQclear(result);
+}
+
+static KV_RC lost_commit(struct kv_pg *pg, const char *name, struct kv_errinfo *info, bool *ret_in_doubt)
+{
+    kv_pg_drop(pg, name);
+    pg->stats.in_doubt++;
+    *ret_in_doubt = true;
+    kv_log(KV_LOG_WARN, "store", "commit_in_doubt", KV_FT("transaction", name));
+    return kv_fail(info, KV_E_DB_UNAVAILABLE, "the database was lost while it committed; ask for the result");
+}
+
+static KV_RC commit(struct kv_pg *pg, const char *name, struct kv_errinfo *info, bool *ret_in_doubt)
+{
+    if (fault_at(name, "serialize")) {
+        pg->again = true;
+        return kv_fail(info, KV_E_BUSY, "other changes came in between; repeat the request");
+    }
+    if (fault_at(name, "commit")) {
+        return lost_commit(pg, name, info, ret_in_doubt);
+    }
+    if (PQsendQuery(pg->conn, "COMMIT") != 1) {
+        return lost_commit(pg, name, info, ret_in_doubt);
+    }
+    PGresult *result KV_CLEANUP(kv_pg_result_free) = kv_pg_wait(pg, pg->statement_timeout_ms, name);
+    if (result == NULL) {
+        return lost_commit(pg, name, info, ret_in_doubt);
+    }
+    if (PQresultStatus(result) != PGRES_COMMAND_OK) {
+        enum kv_err rc = kv_pg_explain(pg, result, info);
+        /* An error that ends the connection says nothing about what was written before it. */
+        return pg->conn == NULL ? lost_commit(pg, name, info, ret_in_doubt) : rc;
+    }
+    if (fault_at(name, "committed")) {
+        return lost_commit(pg, name, info, ret_in_doubt);
+    }
+    /* COMMIT of a transaction that had failed answers ROLLBACK: `fn` went on after an error. */
+    if (KV_BUG(strcmp(PQcmdStatus(result), "COMMIT") != 0)) {
+        return kv_fail(info, KV_E_INTERNAL, "transaction %s went on after an error", name);
+    }
+    pg->stats.commits++;
+    return KV_OK;
+}
+
+static KV_RC one_try(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
+                     bool *ret_in_doubt)
+{
+    pg->again = false;
+    KV_TRY(begin(pg, info));
+    pg->in_tx = true;
+    enum kv_err rc = fn(pg, ctx, info);
+    if (rc == KV_OK && pg->conn == NULL) {
+        rc = kv_pg_unavailable(info);
+    }
+    if (rc == KV_OK) {
+        rc = commit(pg, name, info, ret_in_doubt);
+    }
+    if (rc != KV_OK && !*ret_in_doubt) {
+        roll_back(pg);
+    }
+    pg->in_tx = false;
+    return rc;
+}
+
+static void pause_before(struct kv_pg *pg, unsigned tries)
+{
+    uint8_t jitter = 0;
+    KV_IGNORE(pg->env.random(pg->env.ctx, &jitter, sizeof jitter), "without it two retries may meet again");
+    long ns = ((1L << tries) + jitter % 4) * 1000000L;
+    nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
+               bool *ret_in_doubt)
+{
+    bool in_doubt = false;
+    if (ret_in_doubt != NULL) {
+        *ret_in_doubt = false;
+    }
+    if (KV_BUG(pg->in_tx)) {
+        return kv_fail(info, KV_E_INTERNAL, "transaction %s inside another", name);
+    }
+    enum kv_err rc = KV_E_BUSY;
+    for (unsigned tries = 1; tries <= KV_PG_TRIES; tries++) {
+        rc = one_try(pg, name, fn, ctx, info, &in_doubt);
+        if (rc == KV_OK || in_doubt || !pg->again) {
+            break;
+        }
+        if (tries < KV_PG_TRIES) {
+            pg->stats.retries++;
+            pause_before(pg, tries);
+        }
+    }
+    if (ret_in_doubt != NULL) {
+        *ret_in_doubt = in_doubt;
+    }
+    return rc == KV_OK ? KV_OK : rc;
+}

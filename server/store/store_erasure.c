@@ -1,0 +1,309 @@
+/*
+ * Erasure jobs: the request, the walk through the states, what was found on the way.
+ */
+#include "server/store/store_erasure.h"
+
+#include "server/store/pg_int.h"
+
+#include <string.h>
+
+static const char *const state_names[KV_ERASURE_STATES] = {
+    "requested", "fenced",    "staged",       "rekeyed",        "destroyed",   "purged",
+    "verified",  "certified", "blocked_hold", "needs_approval", "quarantined",
+};
+
+const char *kv_erasure_state_name(enum kv_erasure_state state)
+{
+    return state_names[state];
+}
+
+#define SELECT_ERASURE                                                                                               \
+    "SELECT id, tenant_id, session_id, slot, directory_slot, state, basis, reason_sha256, requested_by,"             \
+    " requested_role, revocation_seq, batch_id, requested_at, fenced_at, staged_at, rekeyed_at, destroyed_at,"       \
+    " purged_at, verified_at, certified_at, blocked_hold_at, needs_approval_at, quarantined_at,"                     \
+    " block_root IS NOT NULL, coalesce(blocks, 0), coalesce(bytes, 0), coalesce(dram_blocks, 0),"                    \
+    " coalesce(dram_bytes, 0), coalesce(nvme_blocks, 0), coalesce(nvme_bytes, 0), block_root, coalesce(samples, 0)," \
+    " coalesce(control_opened, 0), coalesce(opened_after, 0), coalesce(checks, 0), cert_id,"                         \
+    " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
+    " bundle IS NOT NULL FROM erasure "
+
+static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
+{
+    facts->blocks = kv_pg_get_u64(row);
+    facts->bytes = kv_pg_get_u64(row);
+    facts->dram_blocks = kv_pg_get_u64(row);
+    facts->dram_bytes = kv_pg_get_u64(row);
+    facts->nvme_blocks = kv_pg_get_u64(row);
+    facts->nvme_bytes = kv_pg_get_u64(row);
+    kv_pg_get_raw(row, facts->block_root, sizeof facts->block_root);
+    facts->samples = kv_pg_get_u32(row);
+    facts->control_opened = kv_pg_get_u32(row);
+    facts->opened_after = kv_pg_get_u32(row);
+    facts->checks = kv_pg_get_u32(row);
+}
+
+static KV_RC fill(struct kv_pg_row *row, void *ret)
+{
+    struct kv_store_erasure *erasure = ret;
+    kv_pg_get_id(row, &erasure->id);
+    kv_pg_get_id(row, &erasure->tenant);
+    kv_pg_get_id(row, &erasure->session);
+    erasure->slot = kv_pg_get_u32(row);
+    erasure->directory_slot = kv_pg_get_u32(row);
+    erasure->state = (enum kv_erasure_state)kv_pg_get_word(row, state_names, KV_ERASURE_STATES);
+    kv_pg_get_text(row, erasure->basis, sizeof erasure->basis);
+    kv_pg_get_text(row, erasure->reason_sha256, sizeof erasure->reason_sha256);
+    kv_pg_get_id(row, &erasure->requested_by);
+    kv_pg_get_text(row, erasure->requested_role, sizeof erasure->requested_role);
+    erasure->revocation_seq = kv_pg_get_i64(row);
+    kv_pg_get_id(row, &erasure->batch);
+    for (int i = 0; i < KV_ERASURE_STATES; i++) {
+        erasure->at_us[i] = kv_pg_get_time(row);
+    }
+    erasure->has_facts = kv_pg_get_bool(row);
+    fill_facts(row, &erasure->facts);
+    kv_pg_get_id(row, &erasure->certificate);
+    erasure->certificate_index = kv_pg_get_i64(row);
+    kv_pg_get_text(row, erasure->previous_sha256, sizeof erasure->previous_sha256);
+    erasure->has_samples = kv_pg_get_bool(row);
+    erasure->has_jws = kv_pg_get_bool(row);
+    erasure->has_bundle = kv_pg_get_bool(row);
+    return KV_OK;
+}
+
+/* ---- the request ---- */
+
+static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure,
+                        const struct kv_store_session *session, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "erasure_insert", "INSERT INTO erasure (id, tenant_id, session_id, slot, directory_slot, state, basis,"
+                          " reason_sha256, requested_by, requested_role, revocation_seq, requested_at,"
+                          " blocked_hold_at, needs_approval_at)"
+                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"};
+    enum kv_erasure_state state = erasure->state;
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &erasure->id);
+    kv_pg_arg_id(&args, &erasure->tenant);
+    kv_pg_arg_id(&args, &erasure->session);
+    kv_pg_arg_i32(&args, session->slot);
+    kv_pg_arg_i32(&args, session->directory_slot);
+    kv_pg_arg_text(&args, state_names[state]);
+    kv_pg_arg_text(&args, erasure->basis);
+    kv_pg_arg_text_or_null(&args, erasure->reason_sha256);
+    kv_pg_arg_id_or_null(&args, &erasure->requested_by);
+    kv_pg_arg_text(&args, erasure->requested_role);
+    kv_pg_arg_i64(&args, erasure->revocation_seq);
+    kv_pg_arg_time(&args, erasure->at_us[KV_ERASURE_REQUESTED]);
+    kv_pg_arg_time_or_null(&args, state == KV_ERASURE_BLOCKED_HOLD ? erasure->at_us[state] : 0);
+    kv_pg_arg_time_or_null(&args, state == KV_ERASURE_NEEDS_APPROVAL ? erasure->at_us[state] : 0);
+    uint64_t rows = 0;
+    return kv_pg_change(pg, &query, &args, info, &rows);
+}
+
+static KV_RC revoke_session(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"erasure_revoke_session",
+                                             "UPDATE session SET state = 'erasing', revoked_seq = $3, erasure_id = $4"
+                                             " WHERE id = $1 AND tenant_id = $2 AND state = 'active'"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &erasure->session);
+    kv_pg_arg_id(&args, &erasure->tenant);
+    kv_pg_arg_i64(&args, erasure->revocation_seq);
+    kv_pg_arg_id(&args, &erasure->id);
+    return kv_pg_change_one(pg, &query, &args, info, "the session is not active any more");
+}
+
+static KV_RC lock_active_session(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "erasure_lock_session",
+        "SELECT 1 FROM session WHERE id = $1 AND tenant_id = $2 AND state = 'active' FOR UPDATE"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &erasure->session);
+    kv_pg_arg_id(&args, &erasure->tenant);
+    return kv_pg_change_one(pg, &query, &args, info, "the session is being erased already");
+}
+
+KV_RC kv_store_erasure_insert(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
+{
+    if (erasure->state != KV_ERASURE_REQUESTED && erasure->state != KV_ERASURE_BLOCKED_HOLD &&
+        erasure->state != KV_ERASURE_NEEDS_APPROVAL) {
+        return kv_fail(info, KV_E_INVALID_REQUEST, "an erasure cannot begin as %s", state_names[erasure->state]);
+    }
+    struct kv_store_session session;
+    KV_TRY(kv_store_session_get(pg, &erasure->session, info, &session));
+    if (memcmp(&session.tenant, &erasure->tenant, sizeof session.tenant) != 0) {
+        return kv_fail(info, KV_E_NOT_FOUND, "there is no such session");
+    }
+    /* The row of the session first: of two requests the second one waits here and then finds it gone. */
+    KV_TRY(lock_active_session(pg, erasure, info));
+    KV_TRY(insert_row(pg, erasure, &session, info));
+    return revoke_session(pg, erasure, info);
+}
+
+/* ---- reading ---- */
+
+static const char *const no_erasure = "there is no such erasure";
+
+KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                           struct kv_store_erasure *ret_erasure)
+{
+    static const struct kv_pg_query query = {"erasure_get", SELECT_ERASURE "WHERE id = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = no_erasure};
+    return kv_pg_fetch_one(pg, &one, fill, ret_erasure, info);
+}
+
+KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *certificate, struct kv_errinfo *info,
+                                          struct kv_store_erasure *ret_erasure)
+{
+    static const struct kv_pg_query query = {"erasure_get_by_certificate", SELECT_ERASURE "WHERE cert_id = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, certificate);
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = "there is no such certificate"};
+    return kv_pg_fetch_one(pg, &one, fill, ret_erasure, info);
+}
+
+static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_pg_args *args, size_t max,
+                  struct kv_store_erasure *ret_list, size_t *ret_count, struct kv_errinfo *info)
+{
+    kv_pg_arg_u64(args, max);
+    struct kv_pg_many many = {.query = query, .args = args, .max = max, .size = sizeof ret_list[0]};
+    return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+                                 struct kv_store_erasure *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"erasure_list_open", SELECT_ERASURE
+                                             "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed',"
+                                             " 'purged', 'verified') ORDER BY revocation_seq LIMIT $1"};
+    struct kv_pg_args args = {0};
+    return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_erasure_list(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
+                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"erasure_list",
+                                             SELECT_ERASURE "WHERE tenant_id = $1 AND id > $2 ORDER BY id LIMIT $3"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, tenant);
+    kv_pg_arg_id(&args, after);
+    return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
+                                  struct kv_store_erasure *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"erasure_list_batch",
+                                             SELECT_ERASURE "WHERE batch_id = $1 ORDER BY revocation_seq LIMIT $2"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, batch);
+    return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+/* ---- the walk ---- */
+
+static bool is_arrow(enum kv_erasure_state from, enum kv_erasure_state to)
+{
+    if (to == KV_ERASURE_QUARANTINED) {
+        return from != KV_ERASURE_CERTIFIED && from != KV_ERASURE_QUARANTINED;
+    }
+    if (from == KV_ERASURE_BLOCKED_HOLD || from == KV_ERASURE_NEEDS_APPROVAL) {
+        return to == KV_ERASURE_REQUESTED;
+    }
+    if (from == KV_ERASURE_STAGED && to == KV_ERASURE_FENCED) {
+        return true;
+    }
+    return from < KV_ERASURE_CERTIFIED && to == from + 1;
+}
+
+KV_RC kv_store_erasure_advance(struct kv_pg *pg, const struct kv_id *id, enum kv_erasure_state from,
+                               enum kv_erasure_state to, uint64_t at_us, struct kv_errinfo *info)
+{
+    /* requested_at stays the time of the request, also for one that waited for a hold to end. The samples go with the
+     * certificate. */
+    static const struct kv_pg_query query = {
+        "erasure_advance",
+        "UPDATE erasure SET state = $3, fenced_at = CASE WHEN $3 = 'fenced' THEN $4 ELSE fenced_at END,"
+        " staged_at = CASE WHEN $3 = 'staged' THEN $4 ELSE staged_at END,"
+        " rekeyed_at = CASE WHEN $3 = 'rekeyed' THEN $4 ELSE rekeyed_at END,"
+        " destroyed_at = CASE WHEN $3 = 'destroyed' THEN $4 ELSE destroyed_at END,"
+        " purged_at = CASE WHEN $3 = 'purged' THEN $4 ELSE purged_at END,"
+        " verified_at = CASE WHEN $3 = 'verified' THEN $4 ELSE verified_at END,"
+        " certified_at = CASE WHEN $3 = 'certified' THEN $4 ELSE certified_at END,"
+        " quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4 ELSE quarantined_at END,"
+        " sample_headers = CASE WHEN $3 IN ('verified', 'certified') THEN NULL ELSE sample_headers END"
+        " WHERE id = $1 AND state = $2"};
+    if (!is_arrow(from, to)) {
+        return kv_fail(info, KV_E_INVALID_REQUEST, "an erasure does not go from %s to %s", state_names[from],
+                       state_names[to]);
+    }
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_text(&args, state_names[from]);
+    kv_pg_arg_text(&args, state_names[to]);
+    kv_pg_arg_time(&args, at_us);
+    return kv_pg_change_one(pg, &query, &args, info, "the erasure is not in the state that was seen");
+}
+
+KV_RC kv_store_erasure_set_batch(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *batch,
+                                 struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "erasure_set_batch",
+        "UPDATE erasure SET batch_id = $2 WHERE id = $1 AND state IN ('requested', 'fenced', 'staged')"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_id_or_null(&args, batch);
+    return kv_pg_change_one(pg, &query, &args, info, "the erasure is past joining a batch");
+}
+
+KV_RC kv_store_erasure_set_facts(struct kv_pg *pg, const struct kv_id *id, const struct kv_store_facts *facts,
+                                 struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "erasure_set_facts", "UPDATE erasure SET blocks = $2, bytes = $3, dram_blocks = $4, dram_bytes = $5,"
+                             " nvme_blocks = $6, nvme_bytes = $7, block_root = $8, samples = $9, control_opened = $10,"
+                             " opened_after = $11, checks = $12 WHERE id = $1"
+                             " AND state NOT IN ('verified', 'certified', 'quarantined')"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_u64(&args, facts->blocks);
+    kv_pg_arg_u64(&args, facts->bytes);
+    kv_pg_arg_u64(&args, facts->dram_blocks);
+    kv_pg_arg_u64(&args, facts->dram_bytes);
+    kv_pg_arg_u64(&args, facts->nvme_blocks);
+    kv_pg_arg_u64(&args, facts->nvme_bytes);
+    kv_pg_arg_raw(&args, facts->block_root, sizeof facts->block_root);
+    kv_pg_arg_i32(&args, facts->samples);
+    kv_pg_arg_i32(&args, facts->control_opened);
+    kv_pg_arg_i32(&args, facts->opened_after);
+    kv_pg_arg_i32(&args, facts->checks);
+    return kv_pg_change_one(pg, &query, &args, info, "what was found for this erasure is frozen");
+}
+
+KV_RC kv_store_erasure_set_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_bytes samples,
+                                   struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"erasure_set_samples",
+                                             "UPDATE erasure SET sample_headers = $2 WHERE id = $1"
+                                             " AND state NOT IN ('verified', 'certified')"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_raw_or_null(&args, samples.data, samples.len);
+    return kv_pg_change_one(pg, &query, &args, info, "the erasure needs no samples any more");
+}
+
+KV_RC kv_store_erasure_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                               struct kv_buf *ret_samples)
+{
+    static const struct kv_pg_query query = {"erasure_samples", "SELECT sample_headers FROM erasure WHERE id = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    return kv_pg_fetch_blob(pg, &query, &args, "the erasure has no samples", info, ret_samples);
+}

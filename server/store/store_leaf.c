@@ -1,0 +1,214 @@
+/*
+ * Leaves and tiles of the audit logs: written once, read for proofs.
+ */
+#include "server/store/pg_int.h"
+#include "server/store/store_audit.h"
+
+#include "dataplane/base/check.h"
+#include "dataplane/base/mem.h"
+
+#include <string.h>
+
+struct leaf_arrays {
+    struct kv_pg_array entries, hashes, refs;
+};
+
+static void leaf_arrays_done(struct leaf_arrays *arrays)
+{
+    kv_pg_array_done(&arrays->entries);
+    kv_pg_array_done(&arrays->hashes);
+    kv_pg_array_done(&arrays->refs);
+}
+
+static void leaf_arrays_fill(struct leaf_arrays *arrays, const struct kv_store_leaf *leaves, size_t count)
+{
+    size_t entry_bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        entry_bytes += leaves[i].entry.len;
+    }
+    kv_pg_array_init(&arrays->entries, KV_PG_ARRAY_BYTEA, count, entry_bytes);
+    kv_pg_array_init(&arrays->hashes, KV_PG_ARRAY_BYTEA, count, count * 32);
+    kv_pg_array_init(&arrays->refs, KV_PG_ARRAY_BYTEA, count, count * KV_LOG_REF_BYTES_MAX);
+    for (size_t i = 0; i < count; i++) {
+        kv_pg_array_raw(&arrays->entries, leaves[i].entry.data, leaves[i].entry.len, false);
+        kv_pg_array_raw(&arrays->hashes, leaves[i].hash, sizeof leaves[i].hash, false);
+        kv_pg_array_raw(&arrays->refs, leaves[i].ref.data, leaves[i].ref.len, leaves[i].ref.len == 0);
+    }
+}
+
+KV_RC kv_store_leaf_append(struct kv_pg *pg, const struct kv_id *log, uint64_t first_idx,
+                           const struct kv_store_leaf *leaves, size_t count, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "leaf_append", "INSERT INTO audit_leaf (log_id, idx, entry, leaf_hash, ref)"
+                       " SELECT $1, $2 + place - 1, entry, leaf_hash, ref"
+                       " FROM unnest($3, $4, $5) WITH ORDINALITY AS fresh (entry, leaf_hash, ref, place)"
+                       " ON CONFLICT (log_id, idx) DO NOTHING"};
+    KV_ASSERT(count > 0 && count <= KV_OUTBOX_BATCH_MAX);
+    struct leaf_arrays arrays;
+    leaf_arrays_fill(&arrays, leaves, count);
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_u64(&args, first_idx);
+    kv_pg_arg_array(&args, &arrays.entries, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.hashes, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.refs, KV_PG_ARRAY_BYTEA);
+    uint64_t rows = 0;
+    enum kv_err rc = kv_pg_change(pg, &query, &args, info, &rows);
+    leaf_arrays_done(&arrays);
+    if (rc == KV_OK && rows != count) {
+        return kv_fail(info, KV_E_STALE, "a place in the audit log is taken");
+    }
+    return rc;
+}
+
+static KV_RC fill_hash(struct kv_pg_row *row, void *ret)
+{
+    kv_pg_get_raw(row, ret, 32);
+    return KV_OK;
+}
+
+KV_RC kv_store_leaf_hashes(struct kv_pg *pg, const struct kv_id *log, uint64_t first_idx, size_t count,
+                           struct kv_errinfo *info, uint8_t *ret_hashes)
+{
+    static const struct kv_pg_query query = {"leaf_hashes", "SELECT leaf_hash FROM audit_leaf WHERE log_id = $1"
+                                                            " AND idx >= $2 AND idx < $2 + $3 ORDER BY idx LIMIT $3"};
+    KV_ASSERT(count > 0 && count <= 256);
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_u64(&args, first_idx);
+    kv_pg_arg_u64(&args, count);
+    struct kv_pg_many many = {.query = &query, .args = &args, .max = count, .size = 32};
+    size_t found = 0;
+    KV_TRY(kv_pg_fetch_many(pg, &many, fill_hash, ret_hashes, &found, info));
+    return found == count ? KV_OK : kv_fail(info, KV_E_MISSING, "the audit log has no such leaves");
+}
+
+static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
+{
+    *(uint64_t *)ret = kv_pg_get_u64(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_bytes ref, struct kv_errinfo *info,
+                         uint64_t *ret_idx)
+{
+    static const struct kv_pg_query query = {
+        "leaf_find", "SELECT idx FROM audit_leaf WHERE log_id = $1 AND ref = $2 ORDER BY idx LIMIT 1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_raw(&args, ref.data, ref.len);
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "the entry has no place in the log yet"};
+    return kv_pg_fetch_one(pg, &one, fill_u64, ret_idx, info);
+}
+
+/* ---- entries ---- */
+
+void kv_store_entries_done(struct kv_store_entries *entries)
+{
+    kv_free(entries->rows);
+    kv_buf_done(&entries->bytes);
+    *entries = (struct kv_store_entries){0};
+}
+
+static KV_RC copy_entries(const PGresult *result, struct kv_store_entries *entries)
+{
+    size_t total = 1;
+    for (size_t i = 0; i < entries->count; i++) {
+        struct kv_pg_row row = kv_pg_row_of(result, (int)i);
+        entries->rows[i].idx = kv_pg_get_u64(&row);
+        entries->rows[i].entry = kv_pg_get_bytes(&row);
+        KV_TRY(kv_pg_row_check(&row, NULL));
+        total += entries->rows[i].entry.len;
+    }
+    kv_buf_init(&entries->bytes, total);
+    for (size_t i = 0; i < entries->count; i++) {
+        kv_buf_append(&entries->bytes, entries->rows[i].entry.data, entries->rows[i].entry.len);
+    }
+    KV_TRY(kv_buf_check(&entries->bytes));
+    const uint8_t *at = entries->bytes.data;
+    for (size_t i = 0; i < entries->count; i++) {
+        entries->rows[i].entry.data = at;
+        at += entries->rows[i].entry.len;
+    }
+    return KV_OK;
+}
+
+KV_RC kv_store_leaf_entries(struct kv_pg *pg, const struct kv_id *log, uint64_t first, size_t max,
+                            struct kv_errinfo *info, struct kv_store_entries *ret_entries)
+{
+    static const struct kv_pg_query query = {
+        "leaf_entries", "SELECT idx, entry FROM audit_leaf WHERE log_id = $1 AND idx >= $2 ORDER BY idx LIMIT $3"};
+    KV_ASSERT(max <= KV_OUTBOX_BATCH_MAX);
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_u64(&args, first);
+    kv_pg_arg_u64(&args, max);
+    PGresult *result KV_CLEANUP(kv_pg_result_free) = NULL;
+    KV_TRY(kv_pg_read(pg, &query, &args, info, &result));
+    struct kv_store_entries entries = {.count = (size_t)PQntuples(result)};
+    if (entries.count > 0) {
+        entries.rows = kv_alloc_array(entries.count, sizeof entries.rows[0]);
+        enum kv_err rc = entries.rows != NULL ? copy_entries(result, &entries) : KV_E_NO_MEMORY;
+        if (rc != KV_OK) {
+            kv_store_entries_done(&entries);
+            return kv_fail(info, rc, "entries of the audit log cannot be read");
+        }
+    }
+    *ret_entries = entries;
+    return KV_OK;
+}
+
+/* ---- tiles ---- */
+
+KV_RC kv_store_tile_put(struct kv_pg *pg, const struct kv_id *log, uint32_t level, uint64_t n, struct kv_bytes hashes,
+                        struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "tile_put", "INSERT INTO audit_tile (log_id, level, n, hashes) VALUES ($1, $2, $3, $4)"
+                    " ON CONFLICT (log_id, level, n) DO UPDATE SET hashes = excluded.hashes"
+                    " WHERE substr(excluded.hashes, 1, octet_length(audit_tile.hashes)) = audit_tile.hashes"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_i32(&args, level);
+    kv_pg_arg_u64(&args, n);
+    kv_pg_arg_raw(&args, hashes.data, hashes.len);
+    return kv_pg_change_one(pg, &query, &args, info, "the tile holds other hashes already");
+}
+
+struct tile {
+    uint8_t *hashes;
+    size_t len;
+};
+
+static KV_RC fill_tile(struct kv_pg_row *row, void *ret)
+{
+    struct tile *tile = ret;
+    struct kv_bytes bytes = kv_pg_get_bytes(row);
+    if (bytes.len > KV_TILE_BYTES_MAX || bytes.len % 32 != 0) {
+        return KV_E_CORRUPT;
+    }
+    if (bytes.len > 0) {
+        memcpy(tile->hashes, bytes.data, bytes.len);
+    }
+    tile->len = bytes.len;
+    return KV_OK;
+}
+
+KV_RC kv_store_tile_get(struct kv_pg *pg, const struct kv_id *log, uint32_t level, uint64_t n, struct kv_errinfo *info,
+                        uint8_t ret_hashes[KV_TILE_BYTES_MAX], size_t *ret_len)
+{
+    static const struct kv_pg_query query = {
+        "tile_get", "SELECT hashes FROM audit_tile WHERE log_id = $1 AND level = $2 AND n = $3"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_i32(&args, level);
+    kv_pg_arg_u64(&args, n);
+    struct tile tile = {.hashes = ret_hashes};
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "the audit log has no such tile"};
+    KV_TRY(kv_pg_fetch_one(pg, &one, fill_tile, &tile, info));
+    *ret_len = tile.len;
+    return KV_OK;
+}
