@@ -269,6 +269,10 @@ KV_RC kv_room_put(struct lane *lane, struct entry *entry, bool promised, bool le
     if (rc != KV_OK) {
         io_give(lane, io);
         lane->retry_soon = true;
+        if (rc == KV_E_LIMIT) {
+            entry->no_nvme = true; /* never fits there: not to be picked again and again */
+            kv_index_touch(lane->index, entry);
+        }
         return rc == KV_E_NO_SPACE ? nvme_make_room(lane) : rc;
     }
     entry->writing = true;
