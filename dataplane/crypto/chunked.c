@@ -3,7 +3,6 @@
  * bare for outside vectors; the envelope shares the first two.
  */
 #include "dataplane/base/check.h"
-#include "dataplane/crypto/kdf.h"
 #include "dataplane/crypto/sealed_int.h"
 
 #include <string.h>
@@ -12,8 +11,8 @@
 
 enum { INFO_BYTES_MAX = 1024, STREAM_HEADER_BYTES = KV_SALT_BYTES + KV_COMMITMENT_BYTES };
 
-KV_RC kv_stream_derive(struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES], struct kv_bytes context,
-                       struct kv_stream_keys *ret_keys)
+KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
+                       struct kv_bytes context, struct kv_stream_keys *ret_keys)
 {
     uint8_t info[INFO_BYTES_MAX];
     struct kv_writer writer = kv_writer_of(info, sizeof info);
@@ -24,7 +23,7 @@ KV_RC kv_stream_derive(struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES], s
         return KV_E_LIMIT;
     }
     _Static_assert(sizeof *ret_keys == 76, "the three keys are one output without gaps");
-    return kv_hkdf_expand_sha512(key, KV_BYTES(info, kv_writer_len(&writer)), ret_keys, sizeof *ret_keys);
+    return kv_hkdf_expand_sha512_with(hkdf, key, KV_BYTES(info, kv_writer_len(&writer)), ret_keys, sizeof *ret_keys);
 }
 
 void kv_stream_nonce(const struct kv_stream_keys *keys, uint64_t index, uint8_t ret_nonce[KV_AEAD_NONCE_BYTES])
@@ -106,7 +105,7 @@ KV_RC kv_chunked_open(struct kv_sealer *sealer, struct kv_bytes key, struct kv_b
     if (stream.len < STREAM_HEADER_BYTES) {
         return KV_E_TRUNCATED;
     }
-    KV_TRY(kv_stream_derive(key, stream.data, context, &keys));
+    KV_TRY(kv_stream_derive(sealer->hkdf, key, stream.data, context, &keys));
     enum kv_err rc = KV_E_WRONG_KEY;
     if (kv_equal_constant_time(keys.commitment, stream.data + KV_SALT_BYTES, KV_COMMITMENT_BYTES)) {
         rc = open_into_buf(sealer, &keys, KV_BYTES(stream.data + STREAM_HEADER_BYTES, stream.len - STREAM_HEADER_BYTES),

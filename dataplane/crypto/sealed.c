@@ -20,8 +20,11 @@ static KV_RC sealer_with(const struct kv_cipher_ops *ops, struct kv_sealer **ret
     }
     sealer->ops = ops;
     enum kv_err rc = ops->open(&sealer->state);
+    if (rc == KV_OK) {
+        rc = kv_hkdf_new(&sealer->hkdf);
+    }
     if (rc != KV_OK) {
-        kv_free(sealer);
+        kv_sealer_free(sealer);
         return rc;
     }
     *ret_sealer = sealer;
@@ -47,6 +50,7 @@ void kv_sealer_free(struct kv_sealer *sealer)
         return;
     }
     sealer->ops->close(sealer->state);
+    kv_hkdf_free(sealer->hkdf);
     kv_free(sealer);
 }
 
@@ -57,7 +61,7 @@ const char *kv_sealer_backend(const struct kv_sealer *sealer)
 
 /* ---- common to both directions ---- */
 
-static KV_RC derive(const struct kv_secret *key, const struct kv_sealed_context *context,
+static KV_RC derive(const struct kv_hkdf *hkdf, const struct kv_secret *key, const struct kv_sealed_context *context,
                     const uint8_t salt[KV_SALT_BYTES], struct kv_stream_keys *ret_keys)
 {
     uint8_t bytes[KV_SEALED_CONTEXT_BYTES];
@@ -65,7 +69,7 @@ static KV_RC derive(const struct kv_secret *key, const struct kv_sealed_context 
         return KV_E_INVALID_REQUEST;
     }
     kv_sealed_context_encode(context, bytes);
-    return kv_stream_derive(KV_BYTES(kv_secret_data(key), KV_AEAD_KEY_BYTES), salt, KV_BYTES(bytes, sizeof bytes),
+    return kv_stream_derive(hkdf, KV_BYTES(kv_secret_data(key), KV_AEAD_KEY_BYTES), salt, KV_BYTES(bytes, sizeof bytes),
                             ret_keys);
 }
 
@@ -152,7 +156,7 @@ static KV_RC seal_into(struct kv_sealer *sealer, const struct seal_request *requ
         !segments_add_up(request->source, request->source_count, length)) {
         return KV_E_INVALID_REQUEST;
     }
-    KV_TRY(derive(request->key, request->context, request->salt, &keys));
+    KV_TRY(derive(sealer->hkdf, request->key, request->context, request->salt, &keys));
     uint32_t header_bytes = kv_sealed_header_bytes_of(request->form, length);
     kv_sealed_header_write(request->form, request->context, request->salt, keys.commitment, target);
     const struct layout layout = {.tags = target + KV_SEALED_FIXED_BYTES, .ciphertext = target + header_bytes};
@@ -208,14 +212,14 @@ KV_RC kv_sealed_seal_flat(struct kv_sealer *sealer, const struct kv_env *env, co
 /* ---- opening ---- */
 
 /* Compares header and context, then the commitment. On success `ret_keys` has to be wiped. */
-static KV_RC unlock(const struct kv_secret *key, const struct kv_sealed_context *context,
+static KV_RC unlock(const struct kv_hkdf *hkdf, const struct kv_secret *key, const struct kv_sealed_context *context,
                     const struct kv_sealed_header *header, struct kv_stream_keys *ret_keys)
 {
     struct kv_stream_keys keys;
     if (!kv_sealed_context_equal(context, &header->context)) {
         return KV_E_WRONG_KEY;
     }
-    KV_TRY(derive(key, context, header->salt, &keys));
+    KV_TRY(derive(hkdf, key, context, header->salt, &keys));
     bool same = kv_equal_constant_time(keys.commitment, header->commitment, KV_COMMITMENT_BYTES);
     if (same) {
         *ret_keys = keys;
@@ -258,7 +262,7 @@ static KV_RC open_into(struct kv_sealer *sealer, const struct open_request *requ
         return KV_E_WRONG_KEY;
     }
     KV_TRY(kv_sealed_header_check_extent(&header, request->source));
-    KV_TRY(unlock(request->key, request->context, &header, &keys));
+    KV_TRY(unlock(sealer->hkdf, request->key, request->context, &header, &keys));
     enum kv_err rc = open_chunks(sealer, &keys, &header, request->source.data, target);
     sealer->ops->clear(sealer->state);
     kv_wipe(&keys, sizeof keys);
@@ -309,7 +313,7 @@ KV_RC kv_sealed_check(const struct kv_secret *key, const struct kv_sealed_contex
     struct kv_sealed_header parsed;
     struct kv_stream_keys keys;
     KV_TRY(kv_sealed_header_parse(header, &parsed));
-    KV_TRY(unlock(key, context, &parsed, &keys));
+    KV_TRY(unlock(NULL, key, context, &parsed, &keys));
     kv_wipe(&keys, sizeof keys);
     return KV_OK;
 }

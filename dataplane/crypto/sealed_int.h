@@ -5,6 +5,7 @@
 #ifndef KV_CRYPTO_SEALED_INT_H
 #define KV_CRYPTO_SEALED_INT_H
 
+#include "dataplane/crypto/kdf_int.h"
 #include "dataplane/crypto/sealed.h"
 
 #define KV_AEAD_KEY_BYTES 32u
@@ -33,6 +34,7 @@ extern const struct kv_cipher_ops kv_cipher_ipsec_mb;
 struct kv_sealer {
     const struct kv_cipher_ops *ops;
     void *state; /* owned by ops */
+    struct kv_hkdf *hkdf;
 };
 
 /* What the specification derives for one stream. Lives on a stack and is wiped there. */
@@ -42,8 +44,9 @@ struct kv_stream_keys {
     uint8_t commitment[KV_COMMITMENT_BYTES];
 };
 
-KV_RC kv_stream_derive(struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES], struct kv_bytes context,
-                       struct kv_stream_keys *ret_keys);
+/* `hkdf` may be NULL, where there is no sealer. */
+KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
+                       struct kv_bytes context, struct kv_stream_keys *ret_keys);
 /* The nonce of chunk `index`. */
 void kv_stream_nonce(const struct kv_stream_keys *keys, uint64_t index, uint8_t ret_nonce[KV_AEAD_NONCE_BYTES]);
 /* Opens one chunk in one piece; the sealer's key is set. */
