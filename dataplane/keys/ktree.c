@@ -204,7 +204,7 @@ KV_RC ktree_use_begin(struct kv_ktree *tree, struct ktree_use *ret_use)
     enum kv_err rc = kv_locked_alloc(KV_NODE_PLAINTEXT_BYTES, &plain);
     use.plain = plain;
     if (rc == KV_OK) {
-        rc = kv_sealer_new(KV_CIPHER_AUTO, &use.sealer);
+        rc = kv_sealer_new(NODE_CIPHER, &use.sealer);
     }
     if (rc == KV_OK) {
         lock_tree(tree);

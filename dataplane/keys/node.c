@@ -130,7 +130,10 @@ KV_RC kv_node_open(const struct kv_id *cluster, const struct kv_node_key *key, c
     struct kv_sealer *sealer = NULL;
     void *plain = NULL;
     const struct node_seal seal = {.cluster = cluster, .key = key, .id = node_or_root_id, .secret = secret};
-    KV_TRY(kv_sealer_new(KV_CIPHER_AUTO, &sealer));
+    const struct kv_sealed_context context = context_of(&seal);
+    KV_TRY(
+        kv_sealed_check(secret, &context, sealed)); /* Most of an attacker's tries end here, without an allocation. */
+    KV_TRY(kv_sealer_new(NODE_CIPHER, &sealer));
     enum kv_err rc = kv_locked_alloc(KV_NODE_PLAINTEXT_BYTES, &plain);
     if (rc == KV_OK) {
         rc = node_open(sealer, &seal, sealed, plain);
