@@ -1,0 +1,249 @@
+/*
+ * CERTIFIED: the certificate is built from what is stored with the job, signed, made a leaf of the tenant's log, and
+ * bundled with its inclusion proof and a signed head that covers it. The JWS is stored before it becomes a leaf, and
+ * the bundle once; asking again gives the same bytes.
+ */
+#include "server/service/erase_int.h"
+
+#include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
+#include "kv_version.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Limits that hold for one instance with a root in a file or in memory; their texts are in the certificate. */
+static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9"};
+
+struct certify_tx {
+    struct erase_round *round;
+    struct kv_store_erasure *job;
+    struct kv_store_batch batch;
+    uint64_t request_index, destroy_index;
+    struct kv_id certificate;
+};
+
+/* --- the signed certificate -------------------------------------------------------------------------------------- */
+
+static void fill_facts(const struct certify_tx *tx, const char *previous, const char *origin,
+                       struct kv_cert_tier tiers[2], struct kv_cert_facts *facts)
+{
+    const struct kv_store_erasure *job = tx->job;
+    const struct kv_svc *svc = tx->round->svc;
+    struct kv_engine_stats stats;
+    kv_engine_stats(svc->engine, &stats);
+    tiers[0] = (struct kv_cert_tier){.name = "dram",
+                                     .status = "sealed, key destroyed",
+                                     .blocks = job->facts.dram_blocks,
+                                     .bytes = job->facts.dram_bytes};
+    tiers[1] = (struct kv_cert_tier){.name = "nvme",
+                                     .status = "sealed, key destroyed",
+                                     .blocks = job->facts.nvme_blocks,
+                                     .bytes = job->facts.nvme_bytes};
+    *facts = (struct kv_cert_facts){.jti = tx->certificate,
+                                    .issued_us = erase_now_us(tx->round),
+                                    .issuer = svc->issuer,
+                                    .tenant = job->tenant,
+                                    .session = job->session,
+                                    .erasure = job->id,
+                                    .slot = job->slot,
+                                    .requested_us = job->at_us[KV_ERASURE_REQUESTED],
+                                    .requester_role = job->requested_role,
+                                    .requester_key = job->requested_by,
+                                    .basis = job->basis,
+                                    .reason_sha256 = job->reason_sha256,
+                                    .tiers = tiers,
+                                    .tier_count = 2,
+                                    .blocks = job->facts.blocks,
+                                    .bytes = job->facts.bytes,
+                                    .sealer = "host",
+                                    .provider = tx->batch.provider,
+                                    .provider_detail = tx->batch.provider_detail,
+                                    .old_root = tx->batch.old_root,
+                                    .new_root = tx->batch.new_root,
+                                    .destroyed_us = tx->batch.destroyed_us,
+                                    .instance = svc->instance,
+                                    .fenced_how = "self",
+                                    .fenced_us = job->at_us[KV_ERASURE_FENCED],
+                                    .purged_us = job->at_us[KV_ERASURE_PURGED],
+                                    .samples = job->facts.samples,
+                                    .control_opened = job->facts.control_opened,
+                                    .opened_after = job->facts.opened_after,
+                                    .old_root_gone = (job->facts.checks & KV_ERASED_ROOT_GONE) != 0,
+                                    .old_row_refused = (job->facts.checks & KV_ERASED_ROW_REFUSED) != 0,
+                                    .slots_absent = (job->facts.checks & KV_ERASED_SLOTS_ABSENT) != 0,
+                                    .verified_us = job->at_us[KV_ERASURE_VERIFIED],
+                                    .assurance = "E2",
+                                    .limits = limits,
+                                    .limit_count = sizeof limits / sizeof limits[0],
+                                    .log_origin = origin,
+                                    .request_index = tx->request_index,
+                                    .destroy_index = tx->destroy_index,
+                                    .previous_sha256 = previous,
+                                    .tool_version = KV_VERSION,
+                                    .openssl_version = kv_crypto_version(),
+                                    .cipher_backend = stats.cipher_name};
+    memcpy(facts->block_root.b, job->facts.block_root, sizeof facts->block_root.b);
+    memcpy(facts->receipt_sha256, tx->batch.receipt_sha256, sizeof facts->receipt_sha256);
+}
+
+static KV_RC sign_certificate(const struct certify_tx *tx, const char *previous, const char *origin,
+                              struct kv_buf *ret_jws)
+{
+    struct kv_cert_tier tiers[2];
+    struct kv_cert_facts *facts KV_CLEANUP(kv_freep) = kv_alloc(sizeof *facts);
+    struct kv_buf payload;
+    if (facts == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    fill_facts(tx, previous, origin, tiers, facts);
+    kv_buf_init(&payload, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    enum kv_err rc = kv_cert_payload(facts, &payload);
+    if (rc == KV_OK) {
+        rc = kv_cert_jws(kv_buf_bytes(&payload), tx->round->svc->cert_key, ret_jws);
+    }
+    kv_buf_done(&payload);
+    return rc;
+}
+
+static KV_RC store_certificate(struct kv_pg *pg, struct certify_tx *tx, const char *previous, struct kv_bytes jws,
+                               struct kv_errinfo *info)
+{
+    uint8_t hash[32], ref[SVC_REF_BYTES];
+    char hex[KV_SHA256_HEX_SIZE];
+    KV_TRY(kv_sha256(jws, hash));
+    kv_hex_encode(hash, sizeof hash, hex);
+    svc_ref(SVC_REF_CERTIFICATE, &tx->certificate, ref);
+    struct kv_store_certificate certificate = {
+        .id = tx->certificate, .jws = jws, .sha256 = hex, .previous_sha256 = previous};
+    KV_TRY(kv_store_erasure_set_certificate(pg, &tx->job->id, &certificate, info));
+    return kv_store_outbox_insert(pg, &tx->job->tenant, jws, KV_BYTES(ref, sizeof ref), erase_now_us(tx->round), info);
+}
+
+static KV_RC certificate_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct certify_tx *tx = ctx;
+    char previous[KV_SHA256_HEX_SIZE];
+    struct kv_store_log *log KV_CLEANUP(kv_freep) = kv_alloc(sizeof *log);
+    if (log == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_store_tenant_certificate_lock(pg, &tx->job->tenant, info, previous));
+    KV_TRY(kv_store_log_get(pg, &tx->job->tenant, info, log));
+    struct kv_buf jws;
+    kv_buf_init(&jws, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    enum kv_err rc = sign_certificate(tx, previous, log->origin, &jws);
+    if (rc == KV_OK) {
+        rc = store_certificate(pg, tx, previous, kv_buf_bytes(&jws), info);
+    }
+    kv_buf_done(&jws);
+    return rc;
+}
+
+static KV_RC leaf_of(struct erase_round *round, const struct kv_id *tenant, enum svc_ref kind, const struct kv_id *id,
+                     uint64_t *ret_index)
+{
+    uint8_t ref[SVC_REF_BYTES];
+    svc_ref(kind, id, ref);
+    return kv_store_leaf_find(round->pg, tenant, KV_BYTES(ref, sizeof ref), &round->info, ret_index);
+}
+
+static KV_RC issue(struct erase_round *round, struct kv_store_erasure *job)
+{
+    struct certify_tx tx = {.round = round, .job = job};
+    KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL)); /* the leaves that it cites have their places */
+    KV_TRY(leaf_of(round, &job->tenant, SVC_REF_REQUEST, &job->id, &tx.request_index));
+    KV_TRY(leaf_of(round, &job->tenant, SVC_REF_DESTROY, &job->id, &tx.destroy_index));
+    KV_TRY(kv_store_batch_get(round->pg, &job->batch, &round->info, &tx.batch));
+    KV_TRY(kv_id_new(round->svc->env, &tx.certificate));
+    return kv_pg_tx(round->pg, "certificate", certificate_tx, &tx, &round->info, NULL);
+}
+
+/* --- the bundle -------------------------------------------------------------------------------------------------- */
+
+struct bundle_tx {
+    struct erase_round *round;
+    struct kv_store_erasure *job;
+    uint64_t index;
+    struct kv_bytes bundle;
+};
+
+static KV_RC bundle_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct bundle_tx *tx = ctx;
+    KV_TRY(kv_store_erasure_set_bundle(pg, &tx->job->id, tx->index, tx->bundle, info));
+    KV_TRY(kv_store_session_set_erased(pg, &tx->job->session, info));
+    return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_VERIFIED, KV_ERASURE_CERTIFIED,
+                                    erase_now_us(tx->round), info);
+}
+
+struct bundle_parts {
+    struct kv_buf jws, note, text;
+    struct kv_hash proof[KV_MERKLE_DEPTH_MAX];
+    size_t proof_count;
+};
+
+static KV_RC build_bundle(struct erase_round *round, const struct kv_store_erasure *job, struct bundle_parts *parts,
+                          uint64_t *ret_index)
+{
+    uint64_t size = 0, index = 0;
+    KV_TRY(kv_store_erasure_jws(round->pg, &job->id, &round->info, &parts->jws));
+    KV_TRY(leaf_of(round, &job->tenant, SVC_REF_CERTIFICATE, &job->certificate, &index));
+    KV_TRY(kv_store_log_note(round->pg, &job->tenant, &round->info, &parts->note, &size));
+    if (size <= index) {
+        return kv_fail(&round->info, KV_E_BUSY, "no signed head covers the certificate yet");
+    }
+    KV_TRY(svc_inclusion_proof(round->pg, &job->tenant, index, size, &round->info, parts->proof, &parts->proof_count));
+    KV_TRY(kv_cert_bundle(kv_buf_bytes(&parts->jws), index, parts->proof, parts->proof_count,
+                          kv_buf_bytes(&parts->note), &parts->text));
+    *ret_index = index;
+    return KV_OK;
+}
+
+static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
+{
+    struct bundle_parts *parts KV_CLEANUP(kv_freep) = kv_alloc(sizeof *parts);
+    if (parts == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    kv_buf_init(&parts->jws, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    kv_buf_init(&parts->note, 16384);
+    kv_buf_init(&parts->text, 4 * (size_t)KV_MAX_CERTIFICATE_BYTES);
+    struct bundle_tx tx = {.round = round, .job = job};
+    enum kv_err rc = build_bundle(round, job, parts, &tx.index);
+    if (rc == KV_OK) {
+        tx.bundle = kv_buf_bytes(&parts->text);
+        rc = kv_pg_tx(round->pg, "bundle", bundle_tx, &tx, &round->info, NULL);
+    }
+    kv_buf_done(&parts->jws);
+    kv_buf_done(&parts->note);
+    kv_buf_done(&parts->text);
+    return rc;
+}
+
+KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
+{
+    uint64_t blocks = 0;
+    KV_TRY(kv_store_erasure_get(round->pg, &job->id, &round->info, job)); /* times and facts as they are stored */
+    if (!job->has_jws) {
+        KV_TRY(issue(round, job));
+        KV_TRY(kv_store_erasure_get(round->pg, &job->id, &round->info, job));
+    }
+    if (KV_FAULT("erase/certificate")) {
+        return KV_E_INTERNAL;
+    }
+    KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL));
+    KV_TRY(bundle(round, job));
+    job->state = KV_ERASURE_CERTIFIED;
+    if (KV_FAULT("erase/certified")) {
+        return KV_E_INTERNAL;
+    }
+    KV_TRY(
+        kv_engine_drop_scope(round->svc->engine, &job->session, &blocks)); /* hygiene: the claim does not rest on it */
+    kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
+           KV_FID("session", "ses", &job->session), KV_FU("blocks", blocks));
+    return KV_OK;
+}

@@ -1,0 +1,249 @@
+/*
+ * VERIFIED: a check against our own faults, and called that. The old root is gone from the provider's medium, the row
+ * it sealed does not open, the slots are absent, and the samples that opened before open under nothing that is left. A
+ * failed check never leads to a certificate.
+ */
+#include "server/service/erase_int.h"
+
+#include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+
+#include <string.h>
+
+/* --- samples ----------------------------------------------------------------------------------------------------- */
+
+static KV_RC unframe(struct erase_samples *samples)
+{
+    struct kv_reader reader = kv_reader_of(kv_buf_bytes(&samples->bytes));
+    while (!kv_reader_done(&reader) && !reader.failed && samples->count < ERASE_SAMPLES_MAX) {
+        uint32_t len = kv_read_u32(&reader);
+        const uint8_t *header = kv_read_borrow(&reader, len);
+        if (header != NULL) {
+            samples->headers[samples->count++] = KV_BYTES(header, len);
+        }
+    }
+    return kv_reader_done(&reader) ? KV_OK : KV_E_CORRUPT;
+}
+
+KV_RC erase_samples_load(struct erase_round *round, const struct kv_id *erasure, struct erase_samples *ret_samples)
+{
+    struct erase_samples samples = {0};
+    kv_buf_init(&samples.bytes, ERASE_SAMPLE_BYTES_MAX);
+    enum kv_err rc = kv_store_erasure_samples(round->pg, erasure, &round->info, &samples.bytes);
+    if (rc == KV_OK) {
+        rc = unframe(&samples);
+    }
+    if (rc != KV_OK && rc != KV_E_MISSING) { /* a session without blocks has no samples, and the certificate says so */
+        kv_buf_done(&samples.bytes);
+        return rc;
+    }
+    *ret_samples = samples;
+    return KV_OK;
+}
+
+void erase_samples_done(struct erase_samples *samples)
+{
+    kv_buf_done(&samples->bytes);
+}
+
+static bool opens(const struct kv_secret *key, const struct kv_store_erasure *job, struct kv_bytes header)
+{
+    struct kv_sealed_context context;
+    return kv_sealed_peek(header, &context) == KV_OK && kv_id_equal(&context.tenant, &job->tenant) &&
+           kv_id_equal(&context.scope, &job->session) && kv_sealed_check(key, &context, header) == KV_OK;
+}
+
+KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_secret *slot,
+                        const struct kv_store_erasure *job, uint32_t *ret_opened)
+{
+    struct kv_secret *scope = NULL, *key = NULL;
+    KV_TRY(kv_scope_secret(slot, &job->tenant, &job->session, &scope));
+    enum kv_err rc = kv_scope_key_block(scope, &key);
+    uint32_t opened = 0;
+    for (size_t i = 0; i < samples->count && rc == KV_OK; i++) {
+        opened += opens(key, job, samples->headers[i]);
+    }
+    kv_secret_free(key);
+    kv_secret_free(scope);
+    if (rc == KV_OK) {
+        *ret_opened = opened;
+    }
+    return rc;
+}
+
+/* --- checks ------------------------------------------------------------------------------------------------------ */
+
+/* The provider, asked afresh, has the new root and nothing of the old one. */
+static KV_RC check_root_gone(struct erase_round *round, bool *ret_gone)
+{
+    struct kv_svc *svc = round->svc;
+    struct kv_id active = {0}, staged = {0};
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    KV_TRY(rc);
+    *ret_gone = kv_id_equal(&active, &round->batch.new_root) && !kv_id_equal(&staged, &round->batch.old_root);
+    return KV_OK;
+}
+
+static bool row_opens(struct erase_round *round, const struct kv_id *root, const struct kv_secret *secret,
+                      struct kv_bytes row)
+{
+    struct kv_node_key top = {.level = KV_TREE_LEVELS - 1};
+    struct kv_secret *children[KV_TREE_FANOUT] = {0};
+    bool opened = kv_node_open(&round->svc->cluster, &top, root, secret, row, children) == KV_OK;
+    for (size_t i = 0; opened && i < KV_TREE_FANOUT; i++) {
+        kv_secret_free(children[i]);
+    }
+    return opened;
+}
+
+/* The top row from before the re-key opens under the fresh root neither by the old id nor by the new one. */
+static KV_RC check_old_row(struct erase_round *round, bool *ret_refused)
+{
+    struct kv_svc *svc = round->svc;
+    struct kv_store_kroot kroot = {0};
+    struct kv_secret *secret = NULL;
+    struct kv_buf row;
+    kv_buf_init(&row, 65536);
+    enum kv_err rc = kv_store_batch_old_top(round->pg, &round->batch.id, &round->info, &row);
+    if (rc == KV_OK) {
+        rc = kv_store_kroot_get(round->pg, &round->info, &kroot);
+    }
+    if (rc == KV_OK) {
+        pthread_mutex_lock(&svc->roe_mutex);
+        rc = svc->roe->ops->unwrap(svc->roe, &kroot.root_id, kv_buf_bytes(&kroot.blob), &secret);
+        pthread_mutex_unlock(&svc->roe_mutex);
+    }
+    if (rc == KV_OK) {
+        *ret_refused = !row_opens(round, &round->batch.old_root, secret, kv_buf_bytes(&row)) &&
+                       !row_opens(round, &round->batch.new_root, secret, kv_buf_bytes(&row));
+    }
+    kv_secret_free(secret);
+    kv_store_kroot_done(&kroot);
+    kv_buf_done(&row);
+    return rc;
+}
+
+struct verify_tx {
+    struct erase_round *round;
+    struct kv_store_erasure *job;
+    bool absent;
+};
+
+/* The slot is gone; and none of the live slots of its leaf opens a sample. */
+static KV_RC try_leaf(struct verify_tx *tx, const struct kv_ktree_store *rows, const struct erase_samples *samples)
+{
+    const struct kv_store_erasure *job = tx->job;
+    uint32_t first = job->slot / KV_TREE_FANOUT * KV_TREE_FANOUT, opened = 0;
+    tx->absent = false;
+    for (uint32_t slot = first; slot < first + KV_TREE_FANOUT; slot++) {
+        struct kv_secret *secret = NULL;
+        if (slot != job->slot && samples->count == 0) {
+            continue;
+        }
+        enum kv_err rc =
+            kv_ktree_slot(tx->round->svc->tree, rows, &job->tenant, job->directory_slot, slot, false, &secret);
+        if (rc == KV_E_SESSION_ERASED) {
+            tx->absent = tx->absent || slot == job->slot;
+            continue;
+        }
+        KV_TRY(rc);
+        uint32_t here = 0;
+        rc = erase_samples_try(samples, secret, job, &here);
+        kv_secret_free(secret);
+        KV_TRY(rc);
+        opened += here;
+    }
+    tx->job->facts.opened_after = opened;
+    return KV_OK;
+}
+
+static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct verify_tx *tx = ctx;
+    struct svc_tree_store store = {.pg = pg, .info = info};
+    struct kv_ktree_store rows = svc_tree_store(&store);
+    struct erase_samples samples;
+    KV_TRY(erase_samples_load(tx->round, &tx->job->id, &samples));
+    enum kv_err rc = try_leaf(tx, &rows, &samples);
+    erase_samples_done(&samples);
+    return rc;
+}
+
+static bool passed(const struct kv_store_facts *facts)
+{
+    uint32_t all = KV_ERASED_ROOT_GONE | KV_ERASED_ROW_REFUSED | KV_ERASED_SLOTS_ABSENT;
+    /* A sample that did not open before proves nothing either way (its replica may be damaged), but one at least must have. */
+    bool control = facts->samples == 0 || facts->control_opened > 0;
+    return facts->checks == all && facts->opened_after == 0 && control;
+}
+
+static KV_RC verified_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct verify_tx *tx = ctx;
+    struct kv_store_erasure *job = tx->job;
+    bool good = passed(&job->facts);
+    KV_TRY(kv_store_erasure_set_facts(pg, &job->id, &job->facts, info));
+    if (good) {
+        KV_TRY(kv_store_erasure_set_samples(pg, &job->id, KV_BYTES(NULL, 0), info));
+    } else {
+        struct kv_audit_event event = {.op = KV_AUDIT_ERASE_QUARANTINE,
+                                       .tenant = job->tenant,
+                                       .session = job->session,
+                                       .actor_role = "system",
+                                       .subject = job->id,
+                                       .subject_prefix = "era"};
+        KV_TRY(svc_audit(tx->round->svc, pg, &event, KV_BYTES(NULL, 0), info));
+    }
+    return kv_store_erasure_advance(pg, &job->id, KV_ERASURE_PURGED,
+                                    good ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED, erase_now_us(tx->round), info);
+}
+
+static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
+{
+    bool gone = false, refused = false;
+    struct verify_tx tx = {.round = round, .job = job};
+    KV_TRY(check_root_gone(round, &gone));
+    KV_TRY(check_old_row(round, &refused));
+    KV_TRY(kv_pg_tx(round->pg, "erase-check-slots", slots_tx, &tx, &round->info, NULL));
+    job->facts.checks = (gone ? (uint32_t)KV_ERASED_ROOT_GONE : 0) | (refused ? (uint32_t)KV_ERASED_ROW_REFUSED : 0) |
+                        (tx.absent ? (uint32_t)KV_ERASED_SLOTS_ABSENT : 0);
+    if (KV_FAULT("erase/verify-fails")) {
+        job->facts.opened_after = 1;
+    }
+    KV_TRY(kv_pg_tx(round->pg, "erase-verified", verified_tx, &tx, &round->info, NULL));
+    job->state = passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED;
+    if (job->state == KV_ERASURE_QUARANTINED) {
+        kv_log(KV_LOG_ERROR, "eraser", "erasure-quarantined", KV_FID("erasure", "era", &job->id),
+               KV_FU("checks", job->facts.checks), KV_FU("samples", job->facts.samples),
+               KV_FU("control", job->facts.control_opened), KV_FU("opened", job->facts.opened_after));
+    }
+    return KV_OK;
+}
+
+static KV_RC done_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct erase_round *round = ctx;
+    return kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_PURGED, KV_BATCH_DONE, erase_now_us(round), NULL,
+                                  info);
+}
+
+KV_RC erase_verify(struct erase_round *round)
+{
+    if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_PURGED) {
+        return KV_OK;
+    }
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (round->jobs[i].state == KV_ERASURE_PURGED) {
+            KV_TRY(verify_job(round, &round->jobs[i]));
+        }
+    }
+    KV_TRY(kv_pg_tx(round->pg, "erase-batch-done", done_tx, round, &round->info, NULL));
+    if (KV_FAULT("erase/verified")) {
+        return KV_E_INTERNAL;
+    }
+    return KV_OK;
+}

@@ -1,0 +1,232 @@
+/*
+ * The eraser's thread: takes kroot's fence, finds the batch that is on its way or makes one, and takes it through the
+ * protocol's steps. After a crash the same code goes on: the states in the database and in the root's provider say
+ * where. Must never go on after a step that failed: the round ends and the next one begins at what is durable.
+ */
+#include "server/service/erase_int.h"
+
+#include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
+#include "dataplane/base/mem.h"
+
+#include <errno.h>
+#include <string.h>
+#include <time.h>
+
+#define IDLE_NS (1 * KV_S_NS)
+#define RETRY_NS (300 * KV_MS_NS)
+#define OPEN_MAX KV_ERASE_BATCH
+
+uint64_t erase_now_us(const struct erase_round *round)
+{
+    return round->svc->env->realtime_us(round->svc->env->ctx);
+}
+
+void svc_eraser_signal(struct kv_svc *svc)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    svc->eraser_work++;
+    pthread_cond_signal(&svc->eraser_wake);
+    pthread_mutex_unlock(&svc->wake_mutex);
+}
+
+void svc_erasure_signal(struct kv_svc *svc)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    svc->erasure_changes++;
+    pthread_cond_broadcast(&svc->erasure_changed);
+    pthread_mutex_unlock(&svc->wake_mutex);
+}
+
+/* --- ownership --------------------------------------------------------------------------------------------------- */
+
+static KV_RC take_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct erase_round *round = ctx;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_take(pg, &round->svc->instance, info, &kroot));
+    round->fence = kroot.fence;
+    round->root_id = kroot.root_id;
+    kv_store_kroot_done(&kroot);
+    return KV_OK;
+}
+
+static KV_RC take_fence(struct erase_round *round)
+{
+    enum kv_err rc = kv_pg_tx(round->pg, "erase-take", take_tx, round, &round->info, NULL);
+    if (rc == KV_E_BUSY) { /* a dead client's backend may sit in its transaction on kroot */
+        uint32_t ended = 0;
+        KV_TRY(kv_store_kroot_evict(round->pg, &round->info, &ended));
+        rc = kv_pg_tx(round->pg, "erase-take", take_tx, round, &round->info, NULL);
+    }
+    return rc;
+}
+
+/* --- finding the batch ------------------------------------------------------------------------------------------- */
+
+struct abandon_tx {
+    struct erase_round *round;
+};
+
+static KV_RC abandon_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct erase_round *round = ((struct abandon_tx *)ctx)->round;
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (round->jobs[i].state == KV_ERASURE_STAGED) {
+            KV_TRY(kv_store_erasure_advance(pg, &round->jobs[i].id, KV_ERASURE_STAGED, KV_ERASURE_FENCED,
+                                            erase_now_us(round), info));
+            struct kv_id none = {0};
+            KV_TRY(kv_store_erasure_set_batch(pg, &round->jobs[i].id, &none, info));
+        }
+    }
+    return kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_STAGED, KV_BATCH_ABANDONED, erase_now_us(round), NULL,
+                                  info);
+}
+
+/* A staged root is never adopted after a crash: nobody knows who saw its secret. It is discarded and the jobs are
+ * staged afresh. */
+static KV_RC abandon(struct erase_round *round)
+{
+    struct kv_svc *svc = round->svc;
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc->roe->ops->discard(svc->roe, &round->batch.new_root);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    KV_TRY(rc);
+    struct abandon_tx tx = {.round = round};
+    KV_TRY(kv_pg_tx(round->pg, "erase-abandon", abandon_tx, &tx, &round->info, NULL));
+    round->batch = (struct kv_store_batch){0};
+    return KV_OK;
+}
+
+static KV_RC load_jobs(struct erase_round *round)
+{
+    if (!kv_id_is_zero(&round->batch.id)) {
+        return kv_store_erasure_list_batch(round->pg, &round->batch.id, KV_ERASE_BATCH, &round->info, round->jobs,
+                                           &round->job_count);
+    }
+    return kv_store_erasure_list_open(round->pg, OPEN_MAX, &round->info, round->jobs, &round->job_count);
+}
+
+static KV_RC find_batch(struct erase_round *round)
+{
+    size_t count = 0;
+    KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &count));
+    if (count == 0) {
+        round->batch = (struct kv_store_batch){0};
+    }
+    KV_TRY(load_jobs(round));
+    if (count == 1 && round->batch.state == KV_BATCH_STAGED) {
+        KV_TRY(abandon(round));
+        return load_jobs(round);
+    }
+    return KV_OK;
+}
+
+/* --- the round --------------------------------------------------------------------------------------------------- */
+
+static bool any_in(const struct erase_round *round, enum kv_erasure_state state)
+{
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (round->jobs[i].state == state) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static KV_RC steps(struct erase_round *round)
+{
+    KV_TRY(erase_fence(round));
+    if (kv_id_is_zero(&round->batch.id) && any_in(round, KV_ERASURE_FENCED)) {
+        KV_TRY(erase_stage(round));
+        KV_TRY(erase_rekey(round));
+    }
+    KV_TRY(erase_destroy(round));
+    KV_TRY(erase_purge(round));
+    return erase_verify(round);
+}
+
+static KV_RC certify_all(struct erase_round *round)
+{
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (round->jobs[i].state == KV_ERASURE_VERIFIED) {
+            KV_TRY(erase_certify(round, &round->jobs[i]));
+            svc_erasure_signal(round->svc);
+        }
+    }
+    return KV_OK;
+}
+
+static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
+{
+    *ret_jobs = 0;
+    if (atomic_load(&round->svc->quarantine) != NULL) {
+        return KV_OK;
+    }
+    size_t open = 0, batches = 0;
+    KV_TRY(kv_store_erasure_list_open(round->pg, 1, &round->info, round->jobs, &open));
+    KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
+    if (open == 0 && batches == 0) {
+        return KV_OK;
+    }
+    KV_TRY(take_fence(round));
+    KV_TRY(find_batch(round));
+    *ret_jobs = round->job_count;
+    enum kv_err rc = steps(round);
+    svc_erasure_signal(round->svc);
+    KV_TRY(rc);
+    return certify_all(round);
+}
+
+static void round_done(struct erase_round *round)
+{
+    kv_secret_free(round->fresh);
+    kv_buf_done(&round->blob);
+    round->fresh = NULL;
+    round->job_count = 0;
+    round->batch = (struct kv_store_batch){0};
+    round->info = (struct kv_errinfo){0};
+}
+
+/* Until there is work, for at most `ns`. */
+static void await_work(struct kv_svc *svc, unsigned *seen, uint64_t ns)
+{
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    uint64_t total = (uint64_t)until.tv_nsec + ns;
+    until.tv_sec += (time_t)(total / KV_S_NS);
+    until.tv_nsec = (long)(total % KV_S_NS);
+    pthread_mutex_lock(&svc->wake_mutex);
+    while (svc->eraser_work == *seen && !atomic_load(&svc->stopping) &&
+           pthread_cond_timedwait(&svc->eraser_wake, &svc->wake_mutex, &until) != ETIMEDOUT) {
+    }
+    *seen = svc->eraser_work;
+    pthread_mutex_unlock(&svc->wake_mutex);
+}
+
+void *svc_eraser_main(void *arg)
+{
+    struct kv_svc *svc = arg;
+    struct erase_round round = {
+        .svc = svc, .pg = svc->eraser.pg, .jobs = kv_alloc_array(KV_ERASE_BATCH, sizeof *round.jobs)};
+    unsigned seen = 0;
+    enum kv_err last = KV_OK;
+    while (round.jobs != NULL && !atomic_load(&svc->stopping)) {
+        size_t jobs = 0;
+        kv_buf_init(&round.blob, 65536);
+        enum kv_err rc = run_round(&round, &jobs);
+        if (rc != KV_OK && rc != last) {
+            kv_log(KV_LOG_WARN, "eraser", "round-failed", KV_FRC(rc), KV_FT("text", round.info.text),
+                   KV_FU("jobs", jobs));
+        }
+        last = rc;
+        round_done(&round);
+        if (rc != KV_OK) {
+            svc_sleep(svc, RETRY_NS);
+        } else if (jobs == 0) {
+            await_work(svc, &seen, IDLE_NS);
+        }
+    }
+    kv_free(round.jobs);
+    return NULL;
+}
