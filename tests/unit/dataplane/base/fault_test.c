@@ -117,7 +117,8 @@ Test(fault, spec_with_a_tail_stops_the_test, .signal = SIGABRT)
 Test(fault, release_build_has_no_points)
 {
     setenv("KVRUN_FAULT", "a=kill", 1);
-    cr_assert(not(KV_FAULT("a")));
+    bool hit = KV_FAULT("a"); /* a constant, which the macro below cannot take */
+    cr_assert(not(hit));
 }
 
 #endif
