@@ -2,6 +2,7 @@
  * wrong. */
 #include "tests/engine/bench.h"
 
+#include <openssl/evp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,8 +26,10 @@ double kv_bench_now_ms(void)
 static const char *load_engine(const struct kv_bench_conf *conf, struct kv_bench *bench)
 {
     const struct kv_ref_ops *ops = &kv_ref_sim;
-    struct kv_ref_conf ref_conf = {
-        .model_path = conf->model_path, .context_tokens = conf->tokens, .us_per_token = conf->us_per_token};
+    struct kv_ref_conf ref_conf = {.model_path = conf->model_path,
+                                   .context_tokens = conf->tokens,
+                                   .us_per_token = conf->us_per_token,
+                                   .threads = conf->threads};
     /* The simulated model is its seed, and that is always 0. */
     memset(bench->fingerprint, '0', sizeof(bench->fingerprint) - 1);
     if (conf->model_path != NULL) {
@@ -65,6 +68,10 @@ static const char *open_parts(const struct kv_bench_conf *conf, struct kv_bench 
 {
     TRY(kv_prompt_read(conf->text_path, conf->tokens, &bench->prompt));
     TRY(load_engine(conf, bench));
+    bench->exported = calloc(bench->prompt.block_count, sizeof(*bench->exported));
+    if (bench->exported == NULL) {
+        return "out of memory";
+    }
     size_t block_bytes = bench->ref->ops->block_bytes(bench->ref);
     TRY(kv_pool_memory_new(block_bytes, bench->prompt.block_count, &bench->pool));
     return warm_up(bench);
@@ -90,6 +97,7 @@ void kv_bench_done(struct kv_bench *bench)
     kv_prompt_done(&bench->prompt);
     kv_pool_memory_done(&bench->pool);
     free(bench->reference);
+    free(bench->exported);
     *bench = (struct kv_bench){.pool = {.fd = -1}};
 }
 
@@ -127,11 +135,31 @@ const char *kv_bench_cold(struct kv_bench *bench, double *ret_ms)
     return NULL;
 }
 
+static const char *hash_slot(const struct kv_bench *bench, uint32_t slot, uint8_t ret_hash[KV_PROMPT_HASH_BYTES])
+{
+    const uint8_t *data = kv_pool_memory_slot(&bench->pool, slot);
+    bool fine = EVP_Digest(data, bench->pool.slot_bytes, ret_hash, NULL, EVP_sha256(), NULL) == 1;
+    return fine ? NULL : "SHA-256 failed";
+}
+
 const char *kv_bench_export(struct kv_bench *bench)
 {
     for (uint32_t i = 0; i < bench->prompt.block_count; i++) {
         TRY(bench->ref->ops->export_block(bench->ref, i, kv_pool_memory_slot(&bench->pool, i)));
+        TRY(hash_slot(bench, i, bench->exported[i]));
     }
+    return NULL;
+}
+
+const char *kv_bench_compare_blocks(const struct kv_bench *bench, uint32_t usable, bool *ret_identical)
+{
+    bool identical = true;
+    for (uint32_t i = 0; i < usable; i++) {
+        uint8_t hash[KV_PROMPT_HASH_BYTES];
+        TRY(hash_slot(bench, i, hash));
+        identical = identical && memcmp(hash, bench->exported[i], sizeof(hash)) == 0;
+    }
+    *ret_identical = identical;
     return NULL;
 }
 

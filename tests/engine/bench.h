@@ -16,6 +16,7 @@ struct kv_bench_conf {
     const char *text_path;
     uint32_t tokens;
     uint32_t us_per_token; /* simulated engine */
+    unsigned threads;      /* 0: 2. One is the right number where tests run side by side */
 };
 
 struct kv_bench {
@@ -24,8 +25,9 @@ struct kv_bench {
     struct kv_pool_memory pool;
     uint8_t *reference; /* the logits to reach again */
     size_t reference_bytes;
-    char fingerprint[KV_PROMPT_HASH_TEXT]; /* of the model */
-    char format[128];                      /* of a block, with the model in it */
+    uint8_t (*exported)[KV_PROMPT_HASH_BYTES]; /* owned; SHA-256 of each block as it was handed over */
+    char fingerprint[KV_PROMPT_HASH_TEXT];     /* of the model */
+    char format[128];                          /* of a block, with the model in it */
 };
 
 /* Loads, warms up and touches all memory, so that nothing of that is in a measured time. */
@@ -40,6 +42,9 @@ KV_REF_FAILURE kv_bench_export(struct kv_bench *bench);
 KV_REF_FAILURE kv_bench_forget(struct kv_bench *bench);
 /* Imports the first `usable` blocks from the pool, computes the others again, decodes the next token. */
 KV_REF_FAILURE kv_bench_resume(struct kv_bench *bench, uint32_t usable, bool *ret_identical);
+/* Are the first `usable` blocks of the pool, byte for byte, those that were exported? The logits alone do not say so: a
+ * change in the last bit of one number may well be lost in the rounding of a real engine. */
+KV_REF_FAILURE kv_bench_compare_blocks(const struct kv_bench *bench, uint32_t usable, bool *ret_identical);
 KV_REF_FAILURE kv_bench_set_reference(struct kv_bench *bench, const void *logits, size_t bytes);
 
 #endif

@@ -43,7 +43,7 @@ struct kv_ref_ops {
     KV_REF_FAILURE (*import_block)(struct kv_ref *ref, uint32_t index, const void *source);
     KV_REF_FAILURE (*clear)(struct kv_ref *ref);
     /* Decodes one token at `position` (everything before it is held). The logits are borrowed until the next call. */
-    KV_REF_FAILURE (*decode)
+    KV_REF_FAILURE(*decode)
     (struct kv_ref *ref, uint32_t position, int32_t token, const void **ret_logits, size_t *ret_logits_bytes);
 };
 

@@ -59,7 +59,10 @@ static struct llama_context_params context_params(const struct kv_ref_conf *conf
     params.n_batch = KV_REF_BLOCK_TOKENS;
     params.n_ubatch = KV_REF_BLOCK_TOKENS;
     params.n_seq_max = SEQUENCES_MAX;
-    params.n_threads = params.n_threads_batch = conf->threads != 0 ? (int32_t)conf->threads : 2;
+    params.n_threads_batch = conf->threads != 0 ? (int32_t)conf->threads : 2;
+    /* Threads of llama.cpp spin while they wait for each other. One token of so small a model is sooner done by one
+     * thread, above all where something else wants the other core. */
+    params.n_threads = 1;
     params.kv_unified = true;
     params.flash_attn_type = LLAMA_FLASH_ATTN_TYPE_ENABLED;
     return params;

@@ -12,24 +12,23 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HASH_BYTES 32u
 #define TEXT_BYTES_MAX (1u << 20)
 #define FIRST_BYTE_TOKEN 3 /* after unknown, begin and end; see make_model.py */
 
-static void to_hex(const uint8_t hash[HASH_BYTES], char text[KV_PROMPT_HASH_TEXT])
+void kv_prompt_hash_text(const uint8_t hash[KV_PROMPT_HASH_BYTES], char ret_text[KV_PROMPT_HASH_TEXT])
 {
-    for (size_t i = 0; i < HASH_BYTES; i++) {
-        snprintf(text + 2 * i, 3, "%02x", hash[i]);
+    for (size_t i = 0; i < KV_PROMPT_HASH_BYTES; i++) {
+        snprintf(ret_text + 2 * i, 3, "%02x", hash[i]);
     }
 }
 
-static bool hash_block(uint8_t chain[HASH_BYTES], const int32_t *tokens)
+static bool hash_block(uint8_t chain[KV_PROMPT_HASH_BYTES], const int32_t *tokens)
 {
-    uint8_t input[HASH_BYTES + 4 * KV_REF_BLOCK_TOKENS];
-    memcpy(input, chain, HASH_BYTES);
+    uint8_t input[KV_PROMPT_HASH_BYTES + 4 * KV_REF_BLOCK_TOKENS];
+    memcpy(input, chain, KV_PROMPT_HASH_BYTES);
     for (size_t i = 0; i < KV_REF_BLOCK_TOKENS; i++) {
         uint32_t token = (uint32_t)tokens[i];
-        uint8_t *at = input + HASH_BYTES + 4 * i;
+        uint8_t *at = input + KV_PROMPT_HASH_BYTES + 4 * i;
         at[0] = (uint8_t)token;
         at[1] = (uint8_t)(token >> 8);
         at[2] = (uint8_t)(token >> 16);
@@ -40,12 +39,12 @@ static bool hash_block(uint8_t chain[HASH_BYTES], const int32_t *tokens)
 
 static const char *hash_blocks(struct kv_prompt *prompt)
 {
-    uint8_t chain[HASH_BYTES] = {0};
+    uint8_t chain[KV_PROMPT_HASH_BYTES] = {0};
     for (uint32_t i = 0; i < prompt->block_count; i++) {
         if (!hash_block(chain, prompt->tokens + (size_t)i * KV_REF_BLOCK_TOKENS)) {
             return "SHA-256 failed";
         }
-        to_hex(chain, prompt->hashes[i]);
+        kv_prompt_hash_text(chain, prompt->hashes[i]);
     }
     return NULL;
 }
@@ -113,7 +112,7 @@ const char *kv_prompt_file_hash(const char *path, char ret_hash[KV_PROMPT_HASH_T
         return "the model file cannot be opened; make one with make_model.py";
     }
     static uint8_t piece[1u << 16];
-    uint8_t hash[HASH_BYTES];
+    uint8_t hash[KV_PROMPT_HASH_BYTES];
     EVP_MD_CTX *ctx = EVP_MD_CTX_new();
     bool fine = ctx != NULL && EVP_DigestInit_ex(ctx, EVP_sha256(), NULL) == 1;
     size_t len;
@@ -126,6 +125,6 @@ const char *kv_prompt_file_hash(const char *path, char ret_hash[KV_PROMPT_HASH_T
     if (!fine) {
         return "the model file cannot be read";
     }
-    to_hex(hash, ret_hash);
+    kv_prompt_hash_text(hash, ret_hash);
     return NULL;
 }

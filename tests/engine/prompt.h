@@ -8,6 +8,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define KV_PROMPT_HASH_BYTES 32
 #define KV_PROMPT_HASH_TEXT 65 /* 64 hex digits, NUL */
 
 struct kv_prompt {
@@ -21,6 +22,8 @@ struct kv_prompt {
 const char *kv_prompt_read(const char *path, uint32_t tokens, struct kv_prompt *ret_prompt)
     __attribute__((warn_unused_result));
 void kv_prompt_done(struct kv_prompt *prompt);
+
+void kv_prompt_hash_text(const uint8_t hash[KV_PROMPT_HASH_BYTES], char ret_text[KV_PROMPT_HASH_TEXT]);
 
 /* SHA-256 of a whole file, as hex: the fingerprint of a model. */
 const char *kv_prompt_file_hash(const char *path, char ret_hash[KV_PROMPT_HASH_TEXT])

@@ -7,7 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LOGITS_BYTES_MAX (1u << 22)
+#define DATA_BYTES_MAX (1u << 22)
 
 static char *hex_of(const uint8_t *data, size_t len)
 {
@@ -21,16 +21,25 @@ static char *hex_of(const uint8_t *data, size_t len)
     return text;
 }
 
-static bool bytes_of(const char *text, uint8_t *target, size_t len)
+/* The caller owns `*ret_data`. */
+static bool bytes_of(const char *text, uint8_t **ret_data, size_t *ret_len)
 {
-    for (size_t i = 0; i < len; i++) {
-        unsigned value;
+    size_t len = strlen(text) / 2;
+    if (len == 0 || len > DATA_BYTES_MAX || text[2 * len] != '\0') {
+        return false;
+    }
+    uint8_t *data = malloc(len);
+    for (size_t i = 0; data != NULL && i < len; i++) {
+        unsigned value = 0;
         if (sscanf(text + 2 * i, "%2x", &value) != 1) {
+            free(data);
             return false;
         }
-        target[i] = (uint8_t)value;
+        data[i] = (uint8_t)value;
     }
-    return true;
+    *ret_data = data;
+    *ret_len = len;
+    return data != NULL;
 }
 
 static bool replace_file(const char *path, const json_t *root)
@@ -43,10 +52,12 @@ static bool replace_file(const char *path, const json_t *root)
 
 const char *kv_state_write(const char *path, const struct kv_state *state)
 {
-    char *hex = hex_of(state->logits, state->logits_bytes);
-    json_t *root =
-        json_pack("{s:s, s:I, s:s}", "session", state->session, "tokens", (json_int_t)state->tokens, "logits", hex);
-    free(hex);
+    char *logits = hex_of(state->logits, state->logits_bytes);
+    char *blocks = hex_of(state->block_hashes, state->block_hashes_bytes);
+    json_t *root = json_pack("{s:s, s:I, s:s, s:s}", "session", state->session, "tokens", (json_int_t)state->tokens,
+                             "logits", logits, "block_hashes", blocks);
+    free(logits);
+    free(blocks);
     bool fine = root != NULL && replace_file(path, root);
     json_decref(root);
     return fine ? NULL : "the state file cannot be written";
@@ -54,19 +65,19 @@ const char *kv_state_write(const char *path, const struct kv_state *state)
 
 static const char *take_state(json_t *root, struct kv_state *ret_state)
 {
-    const char *session, *hex;
+    const char *session, *logits, *blocks;
     json_int_t tokens;
-    if (json_unpack(root, "{s:s, s:I, s:s}", "session", &session, "tokens", &tokens, "logits", &hex) != 0 ||
-        strlen(session) >= sizeof(ret_state->session) || tokens <= 0 || tokens > UINT32_MAX || strlen(hex) % 2 != 0 ||
-        strlen(hex) > 2 * LOGITS_BYTES_MAX) {
+    if (json_unpack(root, "{s:s, s:I, s:s, s:s}", "session", &session, "tokens", &tokens, "logits", &logits,
+                    "block_hashes", &blocks) != 0 ||
+        strlen(session) >= sizeof(ret_state->session) || tokens <= 0 || tokens > UINT32_MAX) {
         return "the state file is not one that offload wrote";
     }
-    struct kv_state state = {.tokens = (uint32_t)tokens, .logits_bytes = strlen(hex) / 2};
+    struct kv_state state = {.tokens = (uint32_t)tokens};
     memcpy(state.session, session, strlen(session) + 1);
-    state.logits = malloc(state.logits_bytes + 1);
-    if (state.logits == NULL || !bytes_of(hex, state.logits, state.logits_bytes)) {
+    if (!bytes_of(logits, &state.logits, &state.logits_bytes) ||
+        !bytes_of(blocks, &state.block_hashes, &state.block_hashes_bytes)) {
         kv_state_done(&state);
-        return "the logits in the state file cannot be read";
+        return "the hexadecimal digits in the state file cannot be read";
     }
     *ret_state = state;
     return NULL;
@@ -86,5 +97,6 @@ const char *kv_state_read(const char *path, struct kv_state *ret_state)
 void kv_state_done(struct kv_state *state)
 {
     free(state->logits);
+    free(state->block_hashes);
     *state = (struct kv_state){.logits = NULL};
 }

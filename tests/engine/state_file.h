@@ -1,4 +1,6 @@
-/* What an engine process leaves for the next one: which session, how many tokens, and the logits it has to reach again.
+/*
+ * What an engine process leaves for the next one: which session, how many tokens, the logits it has to reach again, and
+ * the hashes of the blocks.
  */
 #ifndef KV_TESTS_ENGINE_STATE_FILE_H
 #define KV_TESTS_ENGINE_STATE_FILE_H
@@ -11,6 +13,8 @@ struct kv_state {
     uint32_t tokens;
     uint8_t *logits; /* owned */
     size_t logits_bytes;
+    uint8_t *block_hashes; /* owned; 32 bytes a block */
+    size_t block_hashes_bytes;
 };
 
 /* NULL on success, else a static text. */
