@@ -35,7 +35,8 @@ static bool read_proof(const json_t *array, struct kv_hash *proof, size_t *count
     return good;
 }
 
-/* Some files hold 2^64 - 1, which jansson's integers do not; as reals the small numbers are exact and the huge one is huge. */
+/* Some files hold 2^64 - 1, which jansson's integers do not; as reals the small numbers are exact and the huge one is
+ * huge. */
 static uint64_t number(const json_t *vector, const char *name)
 {
     double value = json_real_value(json_object_get(vector, name));
