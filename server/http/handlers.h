@@ -1,0 +1,18 @@
+/*
+ * The handlers, one file a resource (h_*.c). Each decodes the body, calls one use case of server/service/svc.h and
+ * encodes the answer; what a request means is not decided here. Thread: a service thread; those of KV_ROUTE_INLINE
+ * routes the listener's, with `call` NULL.
+ */
+#ifndef KV_HTTP_HANDLERS_H
+#define KV_HTTP_HANDLERS_H
+
+#include "server/http/router.h"
+
+kv_handler kv_h_livez, kv_h_readyz, kv_h_startupz, kv_h_metrics, kv_h_version, kv_h_openapi, kv_h_jwks, kv_h_log_vkey;
+kv_handler kv_h_tenant_create, kv_h_tenant_get, kv_h_key_create, kv_h_tiers, kv_h_tier_drain;
+kv_handler kv_h_session_create, kv_h_session_get;
+kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;
+kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
+kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;
+
+#endif

@@ -1,0 +1,39 @@
+/*
+ * The route table: every route of the API with its method, who may call it, and its handler. Matching is by whole
+ * segments;
+ * `{}` captures one segment (or what stands before a `:verb`), of [a-z0-9_] only.
+ */
+#ifndef KV_HTTP_ROUTER_H
+#define KV_HTTP_ROUTER_H
+
+#include "server/http/request.h"
+
+enum kv_route_flags {
+    KV_ROUTE_API = 1 << 0,        /* on the API listeners */
+    KV_ROUTE_ADMIN = 1 << 1,      /* on the admin listener */
+    KV_ROUTE_PUBLIC = 1 << 2,     /* no key is asked for */
+    KV_ROUTE_INLINE = 1 << 3,     /* answered by the listener's thread: never waits; `call` is NULL */
+    KV_ROUTE_TENANT = 1 << 4,     /* only with a key of a tenant */
+    KV_ROUTE_ANY_ACCEPT = 1 << 5, /* the handler looks at Accept itself */
+};
+
+/* Fills req->response and returns KV_OK, or returns an error with call->info filled: the problem document is made from
+ * it. */
+typedef KV_RC kv_handler(struct kv_call *call, struct kv_req *req);
+
+struct kv_route {
+    const char *method, *pattern;
+    unsigned roles; /* any of them; 0 with KV_ROUTE_PUBLIC */
+    unsigned flags;
+    kv_handler *handler;
+};
+
+extern const struct kv_route kv_routes[];
+extern const unsigned kv_route_count;
+
+/* `listener` is KV_ROUTE_API or KV_ROUTE_ADMIN. KV_E_NOT_FOUND; KV_E_METHOD_NOT_ALLOWED fills allow ("GET, HEAD,
+ * OPTIONS"). HEAD matches GET. OPTIONS of a known path is KV_OK with *ret_route NULL and allow filled. */
+KV_RC kv_route_find(unsigned listener, const char *method, const char *path,
+                    char captures[KV_CAPTURES][KV_CAPTURE_SIZE], char allow[64], const struct kv_route **ret_route);
+
+#endif
