@@ -326,12 +326,6 @@ void kv_index_set_nvme(struct index *index, struct entry *entry, bool on_nvme, u
     kv_index_touch(index, entry);
 }
 
-void kv_index_promise(struct index *index, struct entry *entry)
-{
-    entry->promised = true;
-    kv_index_touch(index, entry);
-}
-
 void kv_index_set_plaintext(struct entry *entry, uint64_t plaintext_bytes)
 {
     if (!entry->dead) {

@@ -114,7 +114,6 @@ void kv_index_free_entry(struct index *index, struct entry *entry); /* dead, wit
 /* Replicas: these keep usage and lists right. */
 void kv_index_set_slot(struct index *index, struct entry *entry, uint8_t *slot); /* NULL: none */
 void kv_index_set_nvme(struct index *index, struct entry *entry, bool on_nvme, uint64_t where);
-void kv_index_promise(struct index *index, struct entry *entry);
 void kv_index_set_plaintext(struct entry *entry, uint64_t plaintext_bytes);
 void kv_index_pin(struct index *index, struct entry *entry);
 void kv_index_unpin(struct index *index, struct entry *entry);

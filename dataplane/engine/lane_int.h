@@ -23,9 +23,7 @@
 #define POLL_SEAL_BYTES \
     (8u << 20) /* plaintext sealed and opened in one poll, so that completions are seen in between */
 #define POLL_GRAVES 256u
-#define RETRY_NS (1 * KV_MS_NS)       /* how soon to try again what a tier refused */
-#define NVME_ROOM_NS (250 * KV_MS_NS) /* how long dropped nvme blocks may take to become room */
-#define NVME_EVICT_NS (10 * KV_MS_NS) /* between two batches of evictions */
+#define RETRY_NS (1 * KV_MS_NS) /* how soon to try again what a tier refused */
 #define IDLE_NS (100 * KV_MS_NS)
 #define STOP_NS (5 * KV_S_NS) /* how long a stop waits for the audit sink */
 #define GET_ERRORS_MAX 2u     /* failed reads after which an nvme replica is given up */
@@ -182,7 +180,7 @@ struct lane {
     uint64_t leaving_bytes;
     bool lowering;
     bool nvme_full;
-    uint64_t nvme_full_ns, nvme_evicted_ns;
+    uint64_t nvme_full_ns;
     unsigned nvme_evict_batch;
 
     struct kv_engine_stats stats;
@@ -253,6 +251,8 @@ void kv_room_lower(struct lane *lane); /* background demotion */
 /* KV_OK: under way (entry.writing / fetching). KV_E_BUSY: ask again. */
 KV_RC kv_room_put(struct lane *lane, struct entry *entry, bool promised, bool leaving);
 KV_RC kv_room_get(struct lane *lane, struct entry *entry);
+/* The nvme replica goes; the entry stays with its dram copy. KV_E_LIMIT: no entry is free to bury it. */
+KV_RC kv_room_forget_nvme(struct lane *lane, struct entry *entry);
 bool kv_room_nvme_ready(const struct lane *lane);
 void kv_room_free_slot(struct lane *lane, struct entry *entry);
 void kv_room_kill(struct lane *lane, struct entry *entry);

@@ -235,16 +235,13 @@ static bool close_pool_done(struct lane *lane, struct control *control)
     return !used;
 }
 
-static bool free_clean(struct lane *lane, struct control *control)
+static void free_clean(struct lane *lane, struct control *control)
 {
     struct link *head = &lane->index->ranks[RANK_CLEAN];
-    bool any = false;
     while (!kv_list_empty(head)) {
         kv_room_free_slot(lane, LINK_OF(head->next, struct entry, in_dram));
         control->blocks++;
-        any = true;
     }
-    return any;
 }
 
 /* Writes down what it can in each poll. Blocks kept from nvme by policy stay; they are not in the way of the answer. */
@@ -252,7 +249,7 @@ static bool drain_done(struct lane *lane, struct control *control, enum kv_err *
 {
     struct link *dirty = &lane->index->ranks[RANK_DIRTY];
     free_clean(lane, control);
-    *ret_rc = KV_OK;
+    *ret_rc = lane->nvme == NULL && !kv_list_empty(&lane->index->ranks[RANK_KEPT]) ? KV_E_NO_SPACE : KV_OK;
     while (!kv_list_empty(dirty)) {
         if (!kv_room_nvme_ready(lane)) {
             *ret_rc = KV_E_NO_SPACE;

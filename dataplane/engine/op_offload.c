@@ -73,23 +73,58 @@ static KV_RC publish(struct lane *lane, struct op *op, uint32_t i, uint8_t *slot
     return KV_OK;
 }
 
+/*
+ * On nvme, but written there without a promise, which would be evicted for room. The promise is part of the tier's
+ * record, so the block is written again: read up if need be, then the old replica goes and the new one is put. True: in
+ * dram only, now.
+ */
+static bool unpromised(struct lane *lane, struct op *op, uint32_t i, bool *ret_ended)
+{
+    struct op_block *block = &op->blocks[i];
+    struct entry *entry = block->entry;
+    enum kv_block_result result = KV_BLOCK_BUSY;
+    *ret_ended = false;
+    if (!kv_op_may_begin(lane, op, &result)) {
+        *ret_ended = end(lane, op, i, result);
+        return false;
+    }
+    if (entry->slot != NULL) {
+        enum kv_err rc = kv_room_forget_nvme(lane, entry);
+        *ret_ended = rc != KV_OK && end(lane, op, i, KV_BLOCK_BUSY);
+        return rc == KV_OK;
+    }
+    if (block->from_nvme) {
+        *ret_ended = end(lane, op, i, KV_BLOCK_FAILED); /* was read and did not come */
+        return false;
+    }
+    enum kv_err rc = kv_room_get(lane, entry);
+    block->from_nvme = rc == KV_OK;
+    if (rc != KV_OK && rc != KV_E_BUSY) {
+        *ret_ended = end(lane, op, i, rc == KV_E_NO_SPACE ? KV_BLOCK_BUSY : KV_BLOCK_FAILED);
+    }
+    return false;
+}
+
 /* The write-down of a block that is in dram, until it is there or cannot be. */
 static bool step_down(struct lane *lane, struct op *op, uint32_t i)
 {
     struct op_block *block = &op->blocks[i];
     struct entry *entry = block->entry;
+    bool ended = false;
     if (entry->dead) {
         return end(lane, op, i, op->fenced ? KV_BLOCK_ERASED : KV_BLOCK_FAILED);
     }
     if (!wants_durable(op)) {
         return end_done(lane, op, i);
     }
-    if (entry->on_nvme) {
-        kv_index_promise(lane->index, entry);
+    if (entry->on_nvme && entry->promised) {
         return end_done(lane, op, i);
     }
-    if (entry->writing) {
+    if (entry->writing || entry->fetching) {
         return false;
+    }
+    if (entry->on_nvme && !unpromised(lane, op, i, &ended)) {
+        return ended;
     }
     if (block->asked && entry->put_rc != KV_OK) {
         return end(lane, op, i, entry->put_rc == KV_E_NO_SPACE ? KV_BLOCK_BUSY : KV_BLOCK_FAILED);

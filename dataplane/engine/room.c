@@ -193,28 +193,28 @@ static unsigned nvme_evict(struct lane *lane, unsigned max)
     return n;
 }
 
-/* nvme said that it is full. KV_E_BUSY: room is on its way. */
+/* nvme said that it is full, and that no room is on its way. KV_E_BUSY: now some is. Slots of other sizes share the
+ * slabs, so each refusal in a row drops twice as many. */
 static KV_RC nvme_make_room(struct lane *lane)
 {
-    uint64_t now = kv_now_ns(lane->env);
-    bool recent = lane->nvme_evicted_ns != 0 && now - lane->nvme_evicted_ns < NVME_EVICT_NS;
-    lane->retry_soon = true;
-    if (recent) {
-        return KV_E_BUSY;
-    }
-    unsigned dropped = nvme_evict(lane, lane->nvme_evict_batch);
-    if (dropped > 0) {
+    if (nvme_evict(lane, lane->nvme_evict_batch) > 0) {
         lane->nvme_evict_batch = lane->nvme_evict_batch < 64 ? lane->nvme_evict_batch * 2 : 64;
-        lane->nvme_evicted_ns = now;
         lane->progress++;
         return KV_E_BUSY;
     }
-    if (lane->nvme_evicted_ns != 0 && now - lane->nvme_evicted_ns < NVME_ROOM_NS) {
-        return KV_E_BUSY;
-    }
     lane->nvme_full = true;
-    lane->nvme_full_ns = now;
+    lane->nvme_full_ns = kv_now_ns(lane->env);
     return KV_E_NO_SPACE;
+}
+
+KV_RC kv_room_forget_nvme(struct lane *lane, struct entry *entry)
+{
+    struct kv_tier_key key = {.scope = entry->scope_id, .block_id = entry->block_id};
+    struct entry *grave = NULL;
+    KV_TRY(kv_index_add_grave(lane->index, &key, entry->bytes, &grave));
+    kv_index_set_nvme(lane->index, grave, true, entry->where);
+    kv_index_set_nvme(lane->index, entry, false, 0);
+    return KV_OK;
 }
 
 static void put_done(struct kv_tier_op *tier_op, enum kv_err rc)
