@@ -5,7 +5,8 @@
 # Exit codes: 0 there, 3 npm cannot deliver here (the build then uses the simulated engine), 1 what came is not what was pinned.
 # It must never run a package's scripts and never write into the source tree.
 set -u
-here=$(CDPATH='' cd -- "$(dirname -- "$0")" && pwd) || exit 1
+case $0 in */*) here=${0%/*} ;; *) here=. ;; esac
+here=$(CDPATH='' cd -- "$here" && pwd) || exit 1
 target=${1:-${here%/tests/engine}/build/llama}
 case $target in /*) ;; *) target=$PWD/$target ;; esac
 
@@ -23,8 +24,9 @@ refuse() {
     exit 1
 }
 
-if [ -f "$target/stamp" ] && [ "$(cat "$target/stamp")" = "$stamp" ]; then
-    exit 0
+if [ -f "$target/stamp" ]; then
+    read -r present <"$target/stamp" || present=unfinished
+    [ "$present" != "$stamp" ] || exit 0
 fi
 for tool in npm git tar openssl; do
     command -v "$tool" >/dev/null 2>&1 || unavailable "$tool is not installed"

@@ -99,7 +99,7 @@ bool kv_client_hand_over(struct kv_client *client, int fd, char ret_token[48], s
     if (client->fd_socket_path == NULL) {
         return kv_client_fail(error, "invalid_argument", "the client was made without a descriptor socket");
     }
-    int socket_fd;
+    int socket_fd = -1;
     if (!connect_to(client->fd_socket_path, &socket_fd, error)) {
         return false;
     }
