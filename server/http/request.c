@@ -8,7 +8,6 @@
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
-#include "dataplane/crypto/secret.h"
 
 #include <microhttpd.h>
 #include <stdio.h>
@@ -35,7 +34,7 @@ void kv_req_free(struct kv_req *req)
     if (req == NULL) {
         return;
     }
-    kv_wipe(req->bearer, sizeof req->bearer);
+    explicit_bzero(req->bearer, sizeof req->bearer);
     kv_buf_done(&req->body);
     kv_buf_done(&req->response.body);
     kv_free(req->target);

@@ -176,7 +176,8 @@ static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 static bool passed(const struct kv_store_facts *facts)
 {
     uint32_t all = KV_ERASED_ROOT_GONE | KV_ERASED_ROW_REFUSED | KV_ERASED_SLOTS_ABSENT;
-    /* A sample that did not open before proves nothing either way (its replica may be damaged), but one at least must have. */
+    /* A sample that did not open before proves nothing either way (its replica may be damaged), but one at least must
+     * have. */
     bool control = facts->samples == 0 || facts->control_opened > 0;
     return facts->checks == all && facts->opened_after == 0 && control;
 }

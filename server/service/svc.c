@@ -320,7 +320,7 @@ static void free_values(struct kv_idmap *map)
     kv_idmap_done(map);
 }
 
-static void wake_everyone(struct kv_svc *svc)
+void kv_svc_begin_stop(struct kv_svc *svc)
 {
     pthread_mutex_lock(&svc->wake_mutex);
     atomic_store(&svc->stopping, true);
@@ -332,7 +332,7 @@ static void wake_everyone(struct kv_svc *svc)
 
 KV_RC kv_svc_stop(struct kv_svc *svc)
 {
-    wake_everyone(svc);
+    kv_svc_begin_stop(svc);
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
     stop_thread(&svc->eraser);

@@ -33,7 +33,10 @@ struct kv_svc_conf {
 /* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the
  * threads: lease keeper, eraser, sequencer, descriptor socket. */
 KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc);
-/* New transfers are refused, running ones end, the journal is shipped as far as the database is there, threads end. */
+/* Readiness goes, new work is refused, those that wait for an erasure are answered. Before the listeners stop. */
+void kv_svc_begin_stop(struct kv_svc *svc);
+/* After the listeners stopped. Running transfers end, the journal is shipped as far as the database is there, threads
+ * end. */
 KV_RC kv_svc_stop(struct kv_svc *svc);
 
 struct kv_principal {
