@@ -113,6 +113,9 @@ void kv_nvme_table_free(struct kv_nvme *n)
 KV_RC kv_nvme_block_take(struct kv_nvme *n, const struct kv_tier_op *op, uint32_t *ret_index)
 {
     uint64_t offset;
+    if (op->bytes > n->superblock.slab_bytes) {
+        return KV_E_LIMIT;
+    }
     if (n->blocks_in_use >= n->blocks_max) {
         return KV_E_NO_SPACE;
     }
