@@ -30,7 +30,7 @@ const uint8_t *kv_secret_data(const struct kv_secret *secret);
 uint8_t *kv_secret_data_mutable(struct kv_secret *secret);
 size_t kv_secret_len(const struct kv_secret *secret);
 
-/* Memory for plaintext on its way (staging): locked where possible, not dumped, wiped when freed. */
+/* Memory for plaintext on its way (staging): whole pages, locked where possible, not dumped, wiped when freed. */
 KV_RC kv_locked_alloc(size_t bytes, void **ret_memory);
 void kv_locked_free(void *memory, size_t bytes);
 
