@@ -1,5 +1,6 @@
 /* Replicas that were damaged, swapped, or sealed for something else: never wrong bytes, never a touched page, always
  * counted. */
+#include "dataplane/base/fault.h"
 #include "dataplane/engine/lane_int.h"
 #include "tests/lib/engine_rig.h"
 #include "tests/lib/nvme_damage.h"
@@ -66,7 +67,7 @@ static enum kv_block_result restore_one(uint64_t block, uint8_t *ret_tier)
 static void expect_result(uint64_t block, enum kv_block_result expected)
 {
     uint8_t tier = 0;
-    cr_assert(eq(int, restore_one(block, &tier), expected));
+    cr_assert(eq(int, restore_one(block, &tier), expected), "block %lu", block);
 }
 
 /* One bit in each part of the sealed bytes. */

@@ -1,4 +1,5 @@
 /* What stands between a caller and its blocks: fence, lease, keys, deadline, cancel, the audit sink, a stop. */
+#include "dataplane/base/fault.h"
 #include "dataplane/engine/lane_int.h"
 #include "tests/lib/engine_rig.h"
 
