@@ -65,6 +65,21 @@ enum kv_err temp_postgres_run(struct kv_pg *pg, const char *sql)
     return rc;
 }
 
+void temp_postgres_begin(struct kv_pg *pg)
+{
+    if (temp_postgres_run(pg, "BEGIN") != KV_OK) {
+        abort();
+    }
+    pg->in_tx = true;
+}
+
+enum kv_err temp_postgres_end(struct kv_pg *pg, enum kv_err rc)
+{
+    enum kv_err ended = temp_postgres_run(pg, rc == KV_OK ? "COMMIT" : "ROLLBACK");
+    pg->in_tx = false;
+    return rc != KV_OK ? rc : ended;
+}
+
 static void make_template(void)
 {
     char url[512];

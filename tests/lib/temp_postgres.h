@@ -18,6 +18,11 @@ struct kv_pg *temp_postgres_connect(const char *url, const char *name);
 /* Runs SQL as it is; for what tests have to do behind the store's back. */
 enum kv_err temp_postgres_run(struct kv_pg *pg, const char *sql);
 
+/* One statement of the store in a transaction of its own: committed when it is KV_OK. */
+void temp_postgres_begin(struct kv_pg *pg);
+enum kv_err temp_postgres_end(struct kv_pg *pg, enum kv_err rc);
+#define IN_TX(pg, expr) (temp_postgres_begin(pg), temp_postgres_end((pg), (expr)))
+
 void temp_postgres_start(void); /* exits 77; the end of the process that called it ends the cluster */
 
 #define TEMP_POSTGRES_HOOKS                                \
