@@ -1,7 +1,7 @@
 /*
- * The erasure certificate: a payload in restricted JCS, signed as a compact JWS with Ed25519, a leaf of the tenant's log; and the bundle,
- * one text file (c2sp.org/tlog-proof@v1) with the JWS, its inclusion proof and the signed checkpoint.
- * FORMAT.md describes every member. The same inputs give the same bytes.
+ * The erasure certificate: a payload in restricted JCS, signed as a compact JWS with Ed25519, a leaf of the tenant's
+ * log; and the bundle, one text file (c2sp.org/tlog-proof@v1) with the JWS, its inclusion proof and the signed
+ * checkpoint. FORMAT.md describes every member. The same inputs give the same bytes.
  */
 #ifndef KV_AUDIT_CERTIFICATE_H
 #define KV_AUDIT_CERTIFICATE_H
@@ -18,41 +18,41 @@ struct kv_cert_tier {
 
 /* Everything a certificate says; all pointers borrowed for the call. Strings are printable ASCII. */
 struct kv_cert_facts {
-    struct kv_id jti;                 /* certificate id, "crt" */
+    struct kv_id jti; /* certificate id, "crt" */
     uint64_t issued_us;
-    const char *issuer;               /* "kvrun:<cluster id>" */
+    const char *issuer; /* "kvrun:<cluster id>" */
     struct kv_id tenant, session, erasure;
     uint64_t slot;
     /* request */
     uint64_t requested_us;
     const char *requester_role;
     struct kv_id requester_key;
-    const char *basis;                /* "gdpr_art17", …, or "other" */
-    const char *reason_sha256;        /* hex of a salted hash, or "" */
+    const char *basis;         /* "gdpr_art17", …, or "other" */
+    const char *reason_sha256; /* hex of a salted hash, or "" */
     /* what there was */
     const struct kv_cert_tier *tiers;
     size_t tier_count;
     uint64_t blocks, bytes;
     struct kv_hash block_root;
-    const char *sealer;               /* "host" */
+    const char *sealer; /* "host" */
     /* what was done */
     const char *provider, *provider_detail;
     struct kv_id old_root, new_root;
     uint64_t destroyed_us;
     uint8_t receipt_sha256[32];
     struct kv_id instance;
-    const char *fenced_how;           /* "self" */
+    const char *fenced_how; /* "self" */
     uint64_t fenced_us, purged_us;
     /* verification */
     uint64_t samples, control_opened, opened_after;
     bool old_root_gone, old_row_refused, slots_absent;
     uint64_t verified_us;
-    const char *assurance;            /* "E2" */
-    const char *const *limits;        /* "L1", …; their fixed texts are put in */
+    const char *assurance;     /* "E2" */
+    const char *const *limits; /* "L1", …; their fixed texts are put in */
     size_t limit_count;
     const char *log_origin;
     uint64_t request_index, destroy_index; /* leaves of the tenant's log */
-    const char *previous_sha256;      /* of the tenant's previous certificate, or "" */
+    const char *previous_sha256;           /* of the tenant's previous certificate, or "" */
     const char *tool_version, *openssl_version, *cipher_backend;
 };
 
@@ -61,13 +61,14 @@ const char *kv_limit_text(const char *code);
 
 /* RFC 7638 thumbprint of the public key, base64url. */
 KV_RC kv_cert_kid(const uint8_t public_key[32], char ret_kid[44]);
-/* KV_E_INVALID_STATE: these facts describe no erasure that may be certified. KV_E_INVALID_REQUEST: a text or number outside the profile. */
+/* KV_E_INVALID_STATE: these facts describe no erasure that may be certified. KV_E_INVALID_REQUEST: a text or number
+ * outside the profile. */
 KV_RC kv_cert_payload(const struct kv_cert_facts *facts, struct kv_buf *ret_json);
 KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws);
 /* A JWK set (RFC 7517) with this one key, for /.well-known/kvrun/jwks.json. */
 KV_RC kv_cert_jwks(const uint8_t public_key[32], struct kv_buf *ret_json);
-/* The Ed25519 keys of a set, at most `max`. Passes over other kinds of keys and those with `revoked_at`; a key whose kid is not its
- * thumbprint spoils the set (KV_E_INVALID_REQUEST). */
+/* The Ed25519 keys of a set, at most `max`. Passes over other kinds of keys and those with `revoked_at`; a key whose
+ * kid is not its thumbprint spoils the set (KV_E_INVALID_REQUEST). */
 KV_RC kv_cert_jwks_parse(struct kv_bytes jwks, struct kv_errinfo *info, uint8_t (*ret_keys)[32], size_t max,
                          size_t *ret_count);
 
@@ -81,14 +82,14 @@ struct kv_cert_keys {
 };
 
 enum kv_cert_check {
-    KV_CHECK_FORM,        /* the bundle's lines, canonical base64, nothing after the end */
-    KV_CHECK_HEADER,      /* alg, typ, kid allowed and of a known key */
+    KV_CHECK_FORM,   /* the bundle's lines, canonical base64, nothing after the end */
+    KV_CHECK_HEADER, /* alg, typ, kid allowed and of a known key */
     KV_CHECK_SIGNATURE,
-    KV_CHECK_CANONICAL,   /* the payload is its own canonical form */
-    KV_CHECK_CLAIMS,      /* required members, their types, states that make sense together */
-    KV_CHECK_CHECKPOINT,  /* signature of the log */
+    KV_CHECK_CANONICAL,  /* the payload is its own canonical form */
+    KV_CHECK_CLAIMS,     /* required members, their types, states that make sense together */
+    KV_CHECK_CHECKPOINT, /* signature of the log */
     KV_CHECK_INCLUSION,
-    KV_CHECK_COVERS,      /* the checkpoint covers request and destruction */
+    KV_CHECK_COVERS, /* the checkpoint covers request and destruction */
     KV_CHECK_COUNT
 };
 
@@ -103,8 +104,9 @@ struct kv_cert_report {
     struct kv_buf payload; /* owned: kv_buf_done */
 };
 
-/* Verifies bytes as they are; never re-serialises. KV_E_TAMPERED when a check failed (the report says which); other codes: not
- * verifiable at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED. */
+/* Verifies bytes as they are; never re-serialises. KV_E_TAMPERED when a check failed (the report says which); other
+ * codes: not verifiable at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED.
+ */
 KV_RC kv_cert_verify(struct kv_bytes bundle, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report);
 
 #endif

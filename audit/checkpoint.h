@@ -16,9 +16,11 @@ struct kv_checkpoint {
 };
 
 KV_RC kv_checkpoint_key_id(const char *name, const uint8_t public_key[32], uint8_t ret_id[4]);
-KV_RC kv_checkpoint_sign(const struct kv_checkpoint *checkpoint, const struct kv_sign_key *key, struct kv_buf *ret_note);
-/* Verifies the line of the key that is named like the origin; unknown lines are passed over. KV_E_CORRUPT: not a checkpoint in
- * canonical form. KV_E_WRONG_KEY: no line of this key. KV_E_TAMPERED: a line of it that does not verify. */
+KV_RC kv_checkpoint_sign(const struct kv_checkpoint *checkpoint, const struct kv_sign_key *key,
+                         struct kv_buf *ret_note);
+/* Verifies the line of the key that is named like the origin; unknown lines are passed over. KV_E_CORRUPT: not a
+ * checkpoint in canonical form. KV_E_WRONG_KEY: no line of this key. KV_E_TAMPERED: a line of it that does not verify.
+ */
 KV_RC kv_checkpoint_verify(struct kv_bytes note, const uint8_t public_key[32], struct kv_checkpoint *ret_checkpoint);
 /* Without the signature. */
 KV_RC kv_checkpoint_parse(struct kv_bytes note, struct kv_checkpoint *ret_checkpoint);

@@ -1,6 +1,6 @@
 /*
- * Entries of the log: one line of restricted JCS, at most KV_MAX_AUDIT_ENTRY_BYTES, from a typed struct. No free text: ids, closed
- * enums, numbers, hashes. What a client wrote enters only as a salted hash.
+ * Entries of the log: one line of restricted JCS, at most KV_MAX_AUDIT_ENTRY_BYTES, from a typed struct. No free text:
+ * ids, closed enums, numbers, hashes. What a client wrote enters only as a salted hash.
  */
 #ifndef KV_AUDIT_EVENT_H
 #define KV_AUDIT_EVENT_H
@@ -10,7 +10,7 @@
 
 enum kv_audit_op {
     KV_AUDIT_TENANT_CREATE,
-    KV_AUDIT_KEY_CREATE,      /* an API key */
+    KV_AUDIT_KEY_CREATE, /* an API key */
     KV_AUDIT_SESSION_CREATE,
     KV_AUDIT_ERASE_REQUEST,
     KV_AUDIT_ERASE_DESTROY,
@@ -38,7 +38,7 @@ struct kv_audit_event {
     uint64_t blocks, bytes, duration_us;
     const char *tier;
     struct kv_hash block_root;
-    const char *outcome;          /* kv_err_name */
+    const char *outcome; /* kv_err_name */
 };
 
 KV_RC kv_audit_encode(const struct kv_audit_event *event, struct kv_buf *ret_line);

@@ -1,11 +1,11 @@
 /*
- * The local, durable journal of transfer records: fills base/audit_sink.h. The lane appends to a bounded queue; the journal's own
- * thread writes groups with pwrite and fdatasync; a shipper (service) reads what is durable, puts it into the database, and then
- * marks it shipped. Survives kill -9: what was durable and not shipped is read again at the next open.
- * File format in FORMAT.md: groups of at most 64 KiB with length and CRC-32C, each on pages of its own; a torn tail ends the journal
- * there.
- * Two files used in turn, so that shipped records are given back without a rewrite. Liveness is checked by inode and device too: a file
- * deleted underneath makes the sink refuse (KV_E_AUDIT_UNAVAILABLE) until it is opened again.
+ * The local, durable journal of transfer records: fills base/audit_sink.h. The lane appends to a bounded queue; the
+ * journal's own thread writes groups with pwrite and fdatasync; a shipper (service) reads what is durable, puts it into
+ * the database, and then marks it shipped. Survives kill -9: what was durable and not shipped is read again at the next
+ * open. File format in FORMAT.md: groups of at most 64 KiB with length and CRC-32C, each on pages of its own; a torn
+ * tail ends the journal there. Two files used in turn, so that shipped records are given back without a rewrite.
+ * Liveness is checked by inode and device too: a file deleted underneath makes the sink refuse (KV_E_AUDIT_UNAVAILABLE)
+ * until it is opened again.
  */
 #ifndef KV_AUDIT_JOURNAL_H
 #define KV_AUDIT_JOURNAL_H
@@ -23,9 +23,9 @@ struct kv_journal_record {
 };
 
 struct kv_journal_conf {
-    const char *folder;   /* ours, 0700 */
-    uint64_t bytes_max;   /* not yet shipped; over it the sink refuses */
-    uint64_t lag_max_ns;  /* age of the oldest not shipped; over it the sink refuses; 0: never */
+    const char *folder;  /* ours, 0700 */
+    uint64_t bytes_max;  /* not yet shipped; over it the sink refuses */
+    uint64_t lag_max_ns; /* age of the oldest not shipped; over it the sink refuses; 0: never */
     const struct kv_env *env;
 };
 

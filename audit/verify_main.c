@@ -231,7 +231,7 @@ static int verify(const struct options *options, const char *folder)
         return EXIT_USAGE;
     }
     bool printed = true;
-    if (options->json) {
+    if (options->json && !options->quiet) {
         printed = print_json(&report);
     } else if (!options->quiet) {
         print_lines(&keys, &report);
