@@ -6,42 +6,24 @@
  * Exit status: 0 the attack ran, whatever it opened; 2 the inputs could not be read, or the call was wrong.
  */
 #include "dataplane/base/id.h"
-#include "dataplane/base/mem.h"
-#include "dataplane/tier/nvme_read.h"
-#include "tests/attack/copies.h"
+#include "tests/attack/arena.h"
 
-#include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define INPUTS_MAX 16
 
 struct options {
     const char *dumps[INPUTS_MAX], *roots[INPUTS_MAX], *arena;
     size_t dump_count, root_count;
-    bool json, has_session;
+    bool json, leftovers, has_session;
     struct kv_id session;
 };
 
-struct copy {
-    struct kv_id scope;
-    uint64_t offset, bytes;
-};
-
-struct copies {
-    struct copy *list; /* owned */
-    size_t count, size;
-    const struct options *options;
-};
-
-struct result {
-    size_t copies, opened, unreadable;
-};
-
 static const char usage[] =
-    "usage: kvrun-attack --dump DUMP.sql --root ROOTFILE --arena NVME_FOLDER [--session ses_...] [--json]\n"
-    "  --dump and --root may be repeated: backups of several ages count together\n";
+    "usage: kvrun-attack --dump DUMP.sql --root ROOTFILE --arena NVME_FOLDER [--session ses_...]\n"
+    "                    [--leftovers] [--json]\n"
+    "  --dump and --root may be repeated: backups of several ages count together\n"
+    "  --leftovers: also what looks like a copy in space that the folder's index calls free\n";
 
 static bool add_path(const char *paths[INPUTS_MAX], size_t *count, const char *path)
 {
@@ -77,6 +59,8 @@ static bool parse_options(int argc, char **argv, struct options *ret_options)
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             options.json = true;
+        } else if (strcmp(argv[i], "--leftovers") == 0) {
+            options.leftovers = true;
         } else if (i + 1 >= argc || !take_option(&options, argv[i], argv[i + 1])) {
             return false;
         } else {
@@ -120,80 +104,34 @@ static bool collect(struct loot *loot, const struct options *options)
     return true;
 }
 
-static void take_copy(void *ctx, const struct kv_tier_key *key, uint64_t offset, uint64_t bytes, bool promised)
+static bool attack_arena(const struct options *options, struct opener *opener, struct tally *ret_tally)
 {
-    struct copies *copies = ctx;
-    (void)promised;
-    if (copies->options->has_session && !kv_id_equal(&key->scope, &copies->options->session)) {
-        return;
-    }
-    if (copies->count == copies->size) {
-        copies->size = copies->size == 0 ? 1024 : copies->size * 2;
-        copies->list = kv_realloc_array(copies->list, copies->size, sizeof(*copies->list));
-        if (copies->list == NULL) {
-            abort();
-        }
-    }
-    copies->list[copies->count++] = (struct copy){.scope = key->scope, .offset = offset, .bytes = bytes};
-}
-
-static bool read_copy(int fd, const struct copy *copy, uint8_t *target)
-{
-    size_t done = 0;
-    while (done < copy->bytes) {
-        ssize_t got = pread(fd, target + done, (size_t)copy->bytes - done, (off_t)(copy->offset + done));
-        if (got <= 0) {
-            return false;
-        }
-        done += (size_t)got;
-    }
-    return true;
-}
-
-static void open_copies(int fd, const struct copies *copies, struct opener *opener, struct result *ret_result)
-{
-    struct result result = {.copies = copies->count};
-    for (size_t i = 0; i < copies->count; i++) {
-        uint8_t *sealed = kv_alloc((size_t)copies->list[i].bytes);
-        if (sealed == NULL || !read_copy(fd, &copies->list[i], sealed)) {
-            result.unreadable++;
-        } else if (opener_try(opener, &copies->list[i].scope, KV_BYTES(sealed, (size_t)copies->list[i].bytes))) {
-            result.opened++;
-        }
-        kv_free(sealed);
-    }
-    *ret_result = result;
-}
-
-/* Every copy that the folder's index names. */
-static bool attack_arena(const struct options *options, struct opener *opener, struct result *ret_result)
-{
-    char path[4096];
-    struct copies copies = {.options = options};
-    enum kv_err rc = kv_nvme_walk(options->arena, take_copy, &copies);
-    snprintf(path, sizeof(path), "%s/arena", options->arena);
-    int fd = rc == KV_OK ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) {
-        fprintf(stderr, "%s: %s\n", options->arena, kv_err_title(rc != KV_OK ? rc : KV_E_IO));
-        kv_free(copies.list);
+    struct copies copies;
+    enum kv_err rc =
+        copies_list(options->arena, options->has_session ? &options->session : NULL, options->leftovers, &copies);
+    if (rc != KV_OK) {
+        fprintf(stderr, "%s: %s\n", options->arena, kv_err_title(rc));
         return false;
     }
-    open_copies(fd, &copies, opener, ret_result);
-    close(fd);
-    kv_free(copies.list);
+    copies_open(&copies, opener, ret_tally);
+    copies_done(&copies);
     return true;
 }
 
 static void print_result(const struct options *options, const struct loot *loot, const struct reach *reach,
-                         const struct result *result)
+                         const struct tally *tally)
 {
     const struct loot_session *session = options->has_session ? loot_session_find(loot, &options->session) : NULL;
     if (!options->json) {
-        printf("opened %zu of %zu copies\n", result->opened, result->copies);
+        printf("opened %zu of %zu copies\n", tally->opened, tally->copies);
+        if (options->leftovers) {
+            printf("opened %zu of %zu leftovers in free space\n", tally->leftovers_opened, tally->leftovers);
+        }
         return;
     }
-    printf("{\"opened\":%zu,\"copies\":%zu,\"unreadable\":%zu,\"session_state\":", result->opened, result->copies,
-           result->unreadable);
+    printf("{\"opened\":%zu,\"copies\":%zu,\"unreadable\":%zu,\"leftovers\":%zu,\"leftovers_opened\":%zu,"
+           "\"session_state\":",
+           tally->opened, tally->copies, tally->unreadable, tally->leftovers, tally->leftovers_opened);
     printf("%s%s%s", session != NULL ? "\"" : "", session != NULL ? session->state : "null",
            session != NULL ? "\"" : "");
     printf(",\"wrapping_keys\":%zu,\"wrapped_roots\":%zu,\"roots_opened\":%zu,\"nodes\":%zu,\"nodes_opened\":%zu,"
@@ -204,12 +142,12 @@ static void print_result(const struct options *options, const struct loot *loot,
 
 static int run(const struct options *options, struct loot *loot, struct reach *reach, struct opener *opener)
 {
-    struct result result = {0};
+    struct tally tally = {0};
     if (!collect(loot, options) || reach_from(loot, 0, reach) != KV_OK || opener_init(opener, loot, reach) != KV_OK ||
-        !attack_arena(options, opener, &result)) {
+        !attack_arena(options, opener, &tally)) {
         return 2;
     }
-    print_result(options, loot, reach, &result);
+    print_result(options, loot, reach, &tally);
     return 0;
 }
 

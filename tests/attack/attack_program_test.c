@@ -1,0 +1,181 @@
+/*
+ * The program as a user runs it, on a real nvme folder: what it prints and how it exits.
+ */
+#include "dataplane/base/id.h"
+#include "dataplane/io/io.h"
+#include "dataplane/tier/tier.h"
+#include "tests/attack/world.h"
+
+#include <criterion/criterion.h>
+#include <criterion/new/assert.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+
+static char dump[KVT_PATH_BYTES], later_dump[KVT_PATH_BYTES], nvme[KVT_PATH_BYTES];
+static char said[4096];
+
+static void put_done(struct kv_tier_op *op, enum kv_err rc)
+{
+    enum kv_err *result = op->owner;
+    *result = rc;
+}
+
+static void put(struct kv_io *io, struct kv_tier *tier, size_t session)
+{
+    enum kv_err result = KV_E_BUSY;
+    const struct kv_bytes sealed = world_copy(session);
+    struct kv_tier_op op = {.kind = KV_TIER_PUT,
+                            .key = {.scope = world.sessions[session]},
+                            .data = world.copies[session],
+                            .bytes = sealed.len,
+                            .done = put_done,
+                            .owner = &result};
+    op.key.block_id.b[0] = (uint8_t)session;
+    cr_assert(eq(int, tier->ops->submit(tier, &op), KV_OK));
+    uint64_t end_ns = kv_now_ns(&kv_env_system) + 20 * KV_S_NS;
+    while (result == KV_E_BUSY && kv_now_ns(&kv_env_system) < end_ns) {
+        if (tier->ops->poll(tier, 16) == 0 && io->ops->reap(io, 16) == 0) {
+            uint64_t due_ns = tier->ops->next_due_ns(tier), now_ns = kv_now_ns(&kv_env_system);
+            uint64_t until_ns = due_ns < now_ns + KV_MS_NS ? due_ns : now_ns + KV_MS_NS;
+            KV_IGNORE(io->ops->wait(io, until_ns), "a timeout is no error");
+        }
+    }
+    cr_assert(eq(int, result, KV_OK));
+}
+
+static void fill_nvme(void)
+{
+    struct kv_errinfo info = {0};
+    struct kv_io *io = NULL;
+    struct kv_tier *tier = NULL;
+    const struct kv_io_conf io_conf = {.kind = KV_IO_THREADS, .depth = 8, .threads = 1, .env = &kv_env_system};
+    cr_assert(eq(int, kv_io_open(&io_conf, &info, &io), KV_OK), "%s", info.text);
+    cr_assert(mkdir(nvme, 0700) == 0);
+    const struct kv_tier_conf conf = {
+        .path = nvme, .bytes = 16 << 20, .slab_bytes = 1 << 20, .entries_max = 256, .io = io, .env = &kv_env_system};
+    cr_assert(eq(int, kv_tier_nvme.open(&conf, &info, &tier), KV_OK), "%s", info.text);
+    for (size_t i = 0; i < WORLD_SESSIONS; i++) {
+        put(io, tier, i);
+    }
+    cr_assert(eq(int, tier->ops->close(tier), KV_OK));
+    io->ops->close(io);
+}
+
+static void set_up(void)
+{
+    world_make();
+    kvt_path_join(dump, world.folder, "dump.sql");
+    kvt_path_join(later_dump, world.folder, "later.sql");
+    kvt_path_join(nvme, world.folder, "nvme");
+    fill_nvme();
+    world_write_dump(dump, false);
+}
+
+TestSuite(attack_program, .init = set_up, .fini = world_end);
+
+/* Runs the program with the shell; its exit status, and what it printed in `said`. */
+static int attack(const char *arguments)
+{
+    char command[4096];
+    snprintf(command, sizeof(command), "'%s' %s 2>&1", KV_ATTACK_PROGRAM, arguments);
+    FILE *pipe = popen(command, "r");
+    cr_assert(pipe != NULL);
+    size_t len = fread(said, 1, sizeof(said) - 1, pipe);
+    said[len] = '\0';
+    int status = pclose(pipe);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static const char *with(const char *rest)
+{
+    static char arguments[3072];
+    snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s %s", dump, world.root_path, nvme, rest);
+    return arguments;
+}
+
+static const char *for_session(size_t session, const char *rest)
+{
+    static char more[256];
+    char text[KV_ID_TEXT_SIZE];
+    kv_id_text("ses", &world.sessions[session], text);
+    snprintf(more, sizeof(more), "--session %s %s", text, rest);
+    return with(more);
+}
+
+Test(attack_program, opens_all_copies_of_all_sessions)
+{
+    cr_assert(eq(int, attack(with("")), 0), "%s", said);
+    cr_assert(eq(str, said, "opened 3 of 3 copies\n"));
+}
+
+Test(attack_program, opens_no_copy_of_an_erased_session_and_those_of_the_others)
+{
+    char later[2048];
+    cr_assert(eq(int, attack(for_session(1, "")), 0));
+    cr_assert(eq(str, said, "opened 1 of 1 copies\n"), "control");
+    const struct kv_id old = world_rekey_without_session_1();
+    world_destroy(&old);
+    world_write_dump(later_dump, true);
+    snprintf(later, sizeof(later), "--dump %s", later_dump);
+    cr_assert(eq(int, attack(for_session(1, later)), 0));
+    cr_assert(eq(str, said, "opened 0 of 1 copies\n"));
+    cr_assert(eq(int, attack(with(later)), 0));
+    cr_assert(eq(str, said, "opened 2 of 3 copies\n"));
+}
+
+Test(attack_program, json_says_how_far_it_came)
+{
+    cr_assert(eq(int, attack(for_session(2, "--json")), 0));
+    cr_assert(strstr(said, "{\"opened\":1,\"copies\":1,") == said, "%s", said);
+    cr_assert(strstr(said, "\"session_state\":\"active\"") != NULL, "%s", said);
+    cr_assert(strstr(said, "\"roots_opened\":1") != NULL, "%s", said);
+    cr_assert(eq(int, attack(with("--json")), 0));
+    cr_assert(strstr(said, "\"session_state\":null") != NULL, "%s", said);
+}
+
+Test(attack_program, leftovers_are_what_the_index_does_not_name)
+{
+    cr_assert(eq(int, attack(with("--leftovers")), 0));
+    cr_assert(eq(str, said, "opened 3 of 3 copies\nopened 0 of 0 leftovers in free space\n"));
+    /* A copy somewhere in the free space of the arena, far from any slot in use. */
+    char arena[KVT_PATH_BYTES];
+    kvt_path_join(arena, nvme, "arena");
+    FILE *file = fopen(arena, "r+");
+    cr_assert(file != NULL && fseek(file, 12 << 20, SEEK_SET) == 0);
+    cr_assert(eq(sz, fwrite(world.copies[0], 1, world_copy(0).len, file), world_copy(0).len));
+    fclose(file);
+    cr_assert(eq(int, attack(with("--leftovers")), 0));
+    cr_assert(eq(str, said, "opened 3 of 3 copies\nopened 1 of 1 leftovers in free space\n"));
+}
+
+Test(attack_program, session_without_copies_is_none_of_none)
+{
+    struct kv_id absent;
+    char text[KV_ID_TEXT_SIZE], rest[128];
+    cr_assert(eq(int, kv_id_new(&kv_env_system, &absent), KV_OK));
+    kv_id_text("ses", &absent, text);
+    snprintf(rest, sizeof(rest), "--session %s", text);
+    cr_assert(eq(int, attack(with(rest)), 0));
+    cr_assert(eq(str, said, "opened 0 of 0 copies\n"));
+}
+
+Test(attack_program, unreadable_inputs_and_wrong_calls_exit_with_2)
+{
+    char arguments[3072];
+    cr_assert(eq(int, attack(""), 2));
+    cr_assert(strstr(said, "usage") != NULL);
+    cr_assert(eq(int, attack(with("--session nonsense")), 2));
+    cr_assert(eq(int, attack(with("--session")), 2));
+    cr_assert(eq(int, attack(with("--unknown x")), 2));
+    cr_assert(eq(int, attack(with("--dump /nonexistent/dump.sql")), 2));
+    cr_assert(eq(int, attack(with("--root /nonexistent/root")), 2));
+    snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena /nonexistent", dump, world.root_path);
+    cr_assert(eq(int, attack(arguments), 2));
+    snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s", world.root_path, world.root_path, nvme);
+    cr_assert(eq(int, attack(arguments), 2), "no dump");
+    snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s", dump, dump, nvme);
+    cr_assert(ne(int, attack(arguments), -1), "no root file: whatever is found, the program ends in order");
+    cr_assert(eq(int, attack(with("")), 0), "control");
+}
