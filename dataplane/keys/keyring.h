@@ -1,9 +1,9 @@
 /*
  * Open scopes: the keys of sessions that may be used right now, under the instance's lease.
  * From a scope's secret S the keyring derives K_block and K_id; S itself is not kept.
- * A key is used between kv_keyring_borrow and kv_keyring_return. Dropping a scope makes every later borrow fail and wipes
- * the keys when the last borrower has returned (kv_keyring_drop waits for it).
- * Thread: any (one mutex, never held across a call).
+ * A key is used between kv_keyring_borrow and kv_keyring_return. Dropping a scope makes every later borrow fail and
+ * wipes the keys when the last borrower has returned (kv_keyring_drop waits for it). Thread: any (one mutex, never held
+ * across a call).
  */
 #ifndef KV_KEYS_KEYRING_H
 #define KV_KEYS_KEYRING_H
@@ -27,15 +27,17 @@ void kv_keyring_free(struct kv_keyring *ring);
 void kv_keyring_set_lease(struct kv_keyring *ring, uint64_t deadline_boottime_ns);
 bool kv_keyring_lease_valid(const struct kv_keyring *ring);
 
-/* `secret` S is taken only for the call. Opening an open scope is KV_OK. KV_E_SESSION_ERASED when it was dropped for good. */
+/* `secret` S is taken only for the call. Opening an open scope is KV_OK. KV_E_SESSION_ERASED when it was dropped for
+ * good. KV_E_BUSY: the ring is full, or the scope was dropped and a borrower still has its keys. */
 KV_RC kv_keyring_open(struct kv_keyring *ring, const struct kv_id *tenant, const struct kv_id *scope,
                       const struct kv_secret *secret);
 bool kv_keyring_is_open(struct kv_keyring *ring, const struct kv_id *scope);
 /* KV_E_MISSING: not open. KV_E_LEASE_EXPIRED. KV_E_SESSION_ERASED: dropped for good. */
 KV_RC kv_keyring_borrow(struct kv_keyring *ring, const struct kv_id *scope, struct kv_scope_keys *ret_keys);
 void kv_keyring_return(struct kv_keyring *ring, struct kv_scope_keys *keys);
-/* `for_good`: a later open is refused, too, until the process ends. Waits up to the deadline for borrowers (KV_E_TIMEOUT: the
- * scope is closed to new borrowers, but a key is still in use). */
+/* `for_good`: a later open is refused, too, until the process ends. Waits up to the deadline for borrowers
+ * (KV_E_TIMEOUT: the scope is closed to new borrowers, but a key is still in use), and never longer than twice the
+ * longest transfer. */
 KV_RC kv_keyring_drop(struct kv_keyring *ring, const struct kv_id *scope, bool for_good, uint64_t deadline_ns);
 /* Wipes all idle keys (lease lost, purge); busy ones are wiped when they are returned. */
 void kv_keyring_wipe(struct kv_keyring *ring);

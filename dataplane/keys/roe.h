@@ -31,16 +31,18 @@ struct kv_roe_receipt {
 struct kv_roe_ops {
     const char *name;
     KV_RC (*open)(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe);
-    /* A fresh wrapping key for `id`, durable before it returns. KV_E_INVALID_STATE when another root is staged. */
+    /* A fresh wrapping key for `id`, durable before it returns. KV_E_INVALID_STATE when another root is staged
+     * or `id` is active; the staged one again is KV_OK and keeps its key. */
     KV_RC (*create)(struct kv_roe *roe, const struct kv_id *id);
     KV_RC (*wrap)(struct kv_roe *roe, const struct kv_id *id, const struct kv_secret *root, struct kv_buf *ret_blob);
     /* KV_E_MISSING: no such root here. KV_E_WRONG_KEY, KV_E_TAMPERED: the blob is not of this root. */
     KV_RC (*unwrap)(struct kv_roe *roe, const struct kv_id *id, struct kv_bytes blob, struct kv_secret **ret_root);
     /* Destroys `old` durably and makes `fresh` the active one. KV_E_STALE when either id is not what is there. Already
      * done (fresh active, old absent) is KV_OK with a receipt. */
-    KV_RC (*commit)(struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old,
-                    struct kv_roe_receipt *ret_receipt);
-    KV_RC (*discard)(struct kv_roe *roe, const struct kv_id *staged); /* absent is KV_OK; the active one is KV_E_STALE */
+    KV_RC (*commit)
+    (struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old, struct kv_roe_receipt *ret_receipt);
+    KV_RC (*discard)
+    (struct kv_roe *roe, const struct kv_id *staged); /* absent is KV_OK; the active one is KV_E_STALE */
     /* Zero ids where there is none. Reads the medium afresh. */
     KV_RC (*list)(struct kv_roe *roe, struct kv_id *ret_active, struct kv_id *ret_staged);
     const char *(*describe)(const struct kv_roe *roe); /* "file (O_DIRECT, in place)"; never key material */
@@ -54,7 +56,9 @@ struct kv_roe {
 extern const struct kv_roe_ops kv_roe_memory; /* for tests; a restart loses every session */
 extern const struct kv_roe_ops kv_roe_file;   /* two 4 KiB slots in one file, written in place, see roe_file.c */
 
-/* KV_E_CONFIG for an unknown provider. The file provider takes an exclusive lock: a second process is KV_E_BUSY. */
+/* KV_E_CONFIG for an unknown provider. The file provider takes an exclusive lock: a second process is KV_E_BUSY.
+ * It refuses (KV_E_CONFIG) a relative path, a symbolic link, a file that others can read; KV_E_UNSUPPORTED: a file
+ * system that does not write in place; KV_E_FOREIGN_FILE: another file is there. Its folder must exist. */
 KV_RC kv_roe_open(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe);
 
 #endif
