@@ -4,8 +4,10 @@
  */
 #include "dataplane/crypto/hash.h"
 #include "dataplane/crypto/hash_int.h"
+#include "dataplane/crypto/selftest.h"
 
 #include <openssl/core_names.h>
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
@@ -78,4 +80,9 @@ KV_RC kv_hmac_raw(const char *digest, struct kv_bytes key, const struct kv_bytes
 KV_RC kv_hmac_sha256(const struct kv_secret *key, const struct kv_bytes *parts, size_t count, uint8_t ret_mac[32])
 {
     return kv_hmac_raw("SHA256", KV_BYTES(kv_secret_data(key), kv_secret_len(key)), parts, count, ret_mac, 32);
+}
+
+const char *kv_crypto_version(void)
+{
+    return OpenSSL_version(OPENSSL_FULL_VERSION_STRING);
 }

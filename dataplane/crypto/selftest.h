@@ -9,4 +9,7 @@
 
 KV_RC kv_crypto_selftest(struct kv_errinfo *info);
 
+/* The library that computes, as its version ("3.0.15", OpenSSL): certificates say it. Static text. */
+const char *kv_crypto_version(void);
+
 #endif

@@ -10,6 +10,7 @@
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
+#include "dataplane/crypto/selftest.h"
 #include "kv_version.h"
 
 #include <stdio.h>
