@@ -53,6 +53,9 @@ static KV_RC check_shape(struct kv_bytes body, struct kv_errinfo *info)
 KV_RC kv_json_parse(struct kv_bytes body, struct kv_errinfo *info, struct kv_json **ret_json)
 {
     json_error_t error;
+    if (body.len == 0) {
+        return kv_fail_at(info, KV_E_INVALID_REQUEST, "", "the body must be a JSON object; this one is empty");
+    }
     KV_TRY(check_shape(body, info));
     json_t *json = json_loadb((const char *)body.data, body.len, JSON_REJECT_DUPLICATES, &error);
     if (json == NULL) {

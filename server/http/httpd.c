@@ -451,6 +451,7 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
         httpd->listeners[i].fd = -1;
     }
     kv_http_metrics_init();
+    kv_probes_init(httpd);
     enum kv_err rc = kv_queue_new((size_t)KV_MAX_SERVICE_QUEUE, &httpd->queue);
     if (rc == KV_OK) {
         rc = kv_reaper_new(conf->env, conf->header_timeout_ms, conf->idle_timeout_ms, &httpd->reaper);
@@ -506,6 +507,7 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     if (httpd->conf.socket != NULL) {
         unlink(httpd->conf.socket);
     }
+    kv_probes_done(httpd);
     kv_reaper_free(httpd->reaper);
     kv_queue_free(httpd->queue);
     kv_free(httpd);

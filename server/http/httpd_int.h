@@ -8,4 +8,8 @@
 struct kv_svc *kv_httpd_svc(struct kv_httpd *httpd); /* NULL until the service is up */
 const struct kv_env *kv_httpd_env(const struct kv_httpd *httpd);
 
+/* The gauges that probes share with the metrics; between start and stop of the listeners. */
+void kv_probes_init(struct kv_httpd *httpd);
+void kv_probes_done(struct kv_httpd *httpd);
+
 #endif

@@ -35,6 +35,9 @@ void kv_req_free(struct kv_req *req)
         return;
     }
     explicit_bzero(req->bearer, sizeof req->bearer);
+    if (req->response.secret && req->response.body.data != NULL) {
+        explicit_bzero(req->response.body.data, req->response.body.size);
+    }
     kv_buf_done(&req->body);
     kv_buf_done(&req->response.body);
     kv_free(req->target);

@@ -34,6 +34,7 @@ struct kv_response {
     char location[128], allow[64];
     unsigned retry_after_seconds; /* 0: none */
     bool close;
+    bool secret; /* the body is wiped when the request ends */
 };
 
 struct kv_req {
