@@ -423,6 +423,16 @@ bool kv_private_cluster_alive(struct kv_private_cluster *cluster)
     return cluster->pid != 0;
 }
 
+KV_RC kv_private_cluster_revive(struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    if (kv_private_cluster_alive(cluster)) {
+        return KV_OK;
+    }
+    KV_TRY(wait_for_old(cluster, info)); /* its own children may outlive a killed postmaster for a moment */
+    KV_TRY(spawn_postgres(cluster, info));
+    return wait_until_ready(cluster, info);
+}
+
 static void end_child(struct kv_private_cluster *cluster)
 {
     /* Fast, immediate, none: each loses less than the next, and all are safe for what was committed. */

@@ -32,6 +32,9 @@ KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struc
 const char *kv_private_cluster_url(const struct kv_private_cluster *cluster);
 pid_t kv_private_cluster_pid(const struct kv_private_cluster *cluster);
 bool kv_private_cluster_alive(struct kv_private_cluster *cluster); /* false: the child has ended */
+/* The child has ended by itself: starts it again in the same place and under the same url, so that connections heal.
+ * KV_OK when it lives. The errors of start. Thread: the one that called start. */
+KV_RC kv_private_cluster_revive(struct kv_private_cluster *cluster, struct kv_errinfo *info);
 /* Asks it to end (fast), then harder, waits at most about 20 s, removes the socket folder, frees. NULL is fine. */
 void kv_private_cluster_stop(struct kv_private_cluster *cluster);
 
