@@ -26,6 +26,8 @@ static uint64_t moved_monotonic_ns(void *ctx)
     return kv_env_system.monotonic_ns(kv_env_system.ctx) + __atomic_load_n(&clock_offset_ns, __ATOMIC_SEQ_CST);
 }
 
+static struct kv_env env; /* set before any journal's thread runs */
+
 static uint64_t deadline(void)
 {
     return moved_monotonic_ns(NULL) + WAIT_NS;
@@ -33,9 +35,6 @@ static uint64_t deadline(void)
 
 static enum kv_err open_with(uint64_t bytes_max, uint64_t lag_max_ns, struct kv_errinfo *info)
 {
-    static struct kv_env env;
-    env = kv_env_system;
-    env.monotonic_ns = moved_monotonic_ns;
     const struct kv_journal_conf conf = {
         .folder = folder, .bytes_max = bytes_max, .lag_max_ns = lag_max_ns, .env = &env};
     enum kv_err rc = kv_journal_open(&conf, info, &journal);
@@ -57,6 +56,8 @@ static void reopen(void)
 
 static void setup(void)
 {
+    env = kv_env_system;
+    env.monotonic_ns = moved_monotonic_ns;
     kvt_folder_make(folder);
     kvt_path_join(files[0], folder, "journal.0");
     kvt_path_join(files[1], folder, "journal.1");
