@@ -42,9 +42,11 @@ static KV_RC open_memory(struct lane *lane, const struct kv_engine_conf *conf, s
     if (lane->slab_bytes == 0) {
         return kv_fail(info, KV_E_CONFIG, "the dram tier needs at least four slabs of 4 KiB");
     }
-    if (kv_dram_new(conf->dram_bytes, lane->slab_bytes, &lane->dram) != KV_OK) {
-        return kv_fail(info, KV_E_NO_MEMORY, "the dram tier cannot get its %llu bytes; make it smaller",
-                       (unsigned long long)conf->dram_bytes);
+    enum kv_err rc = kv_dram_new(conf->dram_bytes, lane->slab_bytes, &lane->dram);
+    if (rc != KV_OK) {
+        return kv_fail(info, rc == KV_E_LIMIT ? KV_E_CONFIG : rc,
+                       "the dram tier cannot have %llu bytes in slabs of %llu; make it smaller or its slabs larger",
+                       (unsigned long long)conf->dram_bytes, (unsigned long long)lane->slab_bytes);
     }
     KV_TRY(kv_index_new(blocks_max_of(conf), conf->env, &lane->index));
     lane->staging_bytes = conf->staging_bytes != 0 ? conf->staging_bytes : (uint64_t)KV_MAX_BLOCK_BYTES;

@@ -21,8 +21,7 @@
 #define LANE_IO_MAX 256u       /* reads and writes at a tier */
 #define WRITE_DOWN_MAX 32u     /* of those, demotions */
 #define POLL_SEAL_BYTES \
-    (8u << 20) /* plaintext sealed and opened in one poll, so that completions are seen in between */
-#define POLL_GRAVES 256u
+    (8u << 20)                  /* plaintext sealed and opened in one poll, so that completions are seen in between */
 #define RETRY_NS (1 * KV_MS_NS) /* how soon to try again what a tier refused */
 #define IDLE_NS (100 * KV_MS_NS)
 #define STOP_NS (5 * KV_S_NS) /* how long a stop waits for the audit sink */
@@ -244,7 +243,7 @@ void kv_control_begin(struct lane *lane, struct control *control);
 void kv_controls_advance(struct lane *lane);
 void kv_controls_abort(struct lane *lane);
 
-/* room.c: dram slots, demotion, reads and writes at nvme, graves */
+/* room.c: dram slots, demotion, reads and writes at nvme; graves.c: kill, unpin, graves */
 /* KV_E_BUSY: room is coming, ask again. KV_E_NO_SPACE: none will. KV_E_LIMIT: larger than a slab. */
 KV_RC kv_room_take(struct lane *lane, uint64_t bytes, uint8_t **ret_slot);
 void kv_room_lower(struct lane *lane); /* background demotion */

@@ -1,7 +1,6 @@
 /*
- * Room: dram slots for whoever needs one, demotion of cold blocks, reads and writes at the nvme tier, and the graves
- * where dead entries wait until nothing touches their replicas. It must never free a slot that a tier reads from or
- * writes to, and never evict a block that was promised as durable.
+ * Room: dram slots for whoever needs one, demotion of cold blocks, reads and writes at the nvme tier. It must never
+ * free a slot that a tier reads from or writes to, and never evict a block that was promised as durable.
  */
 #include "dataplane/base/check.h"
 #include "dataplane/base/fault.h"
@@ -344,59 +343,4 @@ KV_RC kv_room_get(struct lane *lane, struct entry *entry)
     kv_index_touch(lane->index, entry);
     lane->progress++;
     return KV_OK;
-}
-
-/* ---- graves ---- */
-
-void kv_room_kill(struct lane *lane, struct entry *entry)
-{
-    kv_index_kill(lane->index, entry);
-    lane->progress++;
-}
-
-void kv_room_unpin(struct lane *lane, struct entry *entry)
-{
-    kv_index_unpin(lane->index, entry);
-    if (entry->pins > 0 || entry->dead || entry->writing || entry->fetching) {
-        return;
-    }
-    /* A block that may not rest in dram only passed through it. */
-    if (entry->no_dram && entry->on_nvme && entry->slot != NULL) {
-        kv_room_free_slot(lane, entry);
-    }
-}
-
-static bool record_flushed(const struct lane *lane, uint64_t seq)
-{
-    return seq == 0 || lane->sink == NULL || lane->sink->durable(lane->sink->ctx) >= seq;
-}
-
-void kv_room_graves(struct lane *lane)
-{
-    struct link *head = &lane->index->graves;
-    struct link *link = head->next;
-    for (unsigned i = 0; i < POLL_GRAVES && link != head; i++) {
-        struct entry *entry = LINK_OF(link, struct entry, in_scope);
-        link = link->next;
-        if (entry->pins > 0 || entry->writing || entry->fetching) {
-            continue;
-        }
-        if (entry->slot != NULL) {
-            kv_room_free_slot(lane, entry);
-        }
-        if (entry->on_nvme) {
-            struct kv_tier_key key = {.scope = entry->scope_id, .block_id = entry->block_id};
-            if (!record_flushed(lane, entry->hold_seq)) {
-                continue;
-            }
-            if (lane->nvme->ops->drop(lane->nvme, &key, entry->where) != KV_OK) {
-                lane->retry_soon = true;
-                break;
-            }
-            kv_index_set_nvme(lane->index, entry, false, 0);
-            lane->nvme_full = false;
-        }
-        kv_index_free_entry(lane->index, entry);
-        lane->progress++;
-    }
 }

@@ -1,4 +1,5 @@
 /* Offload and restore as a caller sees them: round trips over each tier, what is refused, what is counted. */
+#include "dataplane/base/metric.h"
 #include "dataplane/engine/engine.h"
 #include "tests/lib/engine_rig.h"
 
@@ -400,6 +401,28 @@ Test(engine_dram, draining_without_nvme_says_that_there_is_no_room)
     cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 0, 2));
     cr_assert(eq(int, kv_engine_drain_dram(rig.engine, kvt_clock_now(&rig.clock) + KV_S_NS, &blocks), KV_E_NO_SPACE));
     cr_assert(eq(u32, kvt_not_restored(&rig, 0, 2), 0));
+}
+
+static bool printed(const char *line)
+{
+    struct kv_buf text;
+    kv_buf_init(&text, 1u << 20);
+    kv_metric_print(&text);
+    bool has = strstr((const char *)text.data, line) != NULL;
+    kv_buf_done(&text);
+    return has;
+}
+
+Test(engine_nvme, every_series_is_there_from_the_start_and_counts)
+{
+    cr_assert(printed("kvrun_transfer_blocks_total{direction=\"restore\",tier=\"nvme\",result=\"restored\"} 0"));
+    cr_assert(printed("kvrun_tier_evictions_total{tier=\"dram\"} 0"));
+    cr_assert(printed("kvrun_integrity_failures_total{tier=\"nvme\"} 0"));
+    cr_assert(kvt_store(&rig, KV_WAIT_DURABLE, 0, 3));
+    cr_assert(printed("kvrun_transfer_blocks_total{direction=\"offload\",tier=\"nvme\",result=\"stored\"} 3"));
+    cr_assert(printed("kvrun_transfer_bytes_total{direction=\"offload\"} 196608"));
+    cr_assert(printed("kvrun_transfer_duration_seconds_count{direction=\"offload\"} 1"));
+    cr_assert(printed("kvrun_tier_objects{tier=\"nvme\"} 3"));
 }
 
 /* Two rigs of the same steps end with the same numbers after the same polls. */

@@ -376,7 +376,6 @@ Test(op, a_stop_with_a_hanging_sink_ends_in_bounded_time)
     run.transfer.deadline_ns = UINT64_MAX;
     cr_assert(eq(int, kvt_run_submit(&rig, &run), KV_OK));
     kv_engine_poll(rig.engine);
-    rig.engine->lane.give_up_ns = 0;
     kv_queue_close(rig.engine->inbox);
     pthread_mutex_lock(&rig.engine->mutex);
     rig.engine->stop_asked = true;

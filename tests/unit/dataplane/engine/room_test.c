@@ -111,7 +111,6 @@ Test(room, above_the_high_watermark_cold_blocks_are_written_down_until_the_low_o
     }
     cr_assert(eq(u64, stats_now().demoted, 0), "29 blocks of 68 KiB are under half of 4 MiB");
     cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 50, 4));
-    uint64_t blocks = 0;
     for (unsigned i = 0; i < 100000 && rig.engine->lane.lowering; i++) {
         kv_engine_poll(rig.engine);
     }
@@ -123,7 +122,6 @@ Test(room, above_the_high_watermark_cold_blocks_are_written_down_until_the_low_o
     cr_assert(gt(u64, s.dram.used_bytes, s.dram.capacity_bytes / 8));
     cr_assert(eq(u32, kvt_not_restored(&rig, 0, 29), 0));
     cr_assert(eq(u32, kvt_not_restored(&rig, 50, 4), 0));
-    (void)blocks;
 }
 
 Test(room, unpromised_blocks_leave_nvme_for_others_and_promised_ones_never)
