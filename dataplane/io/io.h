@@ -1,7 +1,8 @@
 /*
- * Asynchronous file I/O: io_uring with registered buffers and files where the kernel allows it, pread/pwrite threads where not.
- * Rules: submit returns KV_OK or KV_E_BUSY; `done` runs only inside reap, on the thread that reaps; a request is owned by io
- * until then. Short reads and writes are continued inside. Thread: the one that opened it; wake: any.
+ * Asynchronous file I/O: io_uring with registered buffers and files where the kernel allows it, pread/pwrite threads
+ * where not. Rules: submit returns KV_OK or KV_E_BUSY; `done` runs only inside reap, on the thread that reaps; a
+ * request is owned by io until then. Short reads and writes are continued inside. A request reaches the kernel at the
+ * latest in the next reap or wait. Thread: the one that opened it; wake: any.
  */
 #ifndef KV_IO_H
 #define KV_IO_H
@@ -16,18 +17,19 @@ struct kv_io_request {
     int fd;
     uint8_t *data;
     uint64_t bytes, offset;
-    void (*done)(struct kv_io_request *request, enum kv_err rc); /* KV_E_IO, KV_E_NO_SPACE, KV_E_TRUNCATED (end of file) */
+    void (*done)(struct kv_io_request *request,
+                 enum kv_err rc); /* KV_E_IO, KV_E_NO_SPACE, KV_E_TRUNCATED (end of file) */
     void *owner;
-    int sys_errno;               /* out, for the log */
-    uint64_t done_bytes;         /* private */
-    struct kv_io_request *next;  /* private */
+    int sys_errno;              /* out, for the log */
+    uint64_t done_bytes;        /* private */
+    struct kv_io_request *next; /* private */
 };
 
 struct kv_io_conf {
     enum kv_io_kind kind;
-    unsigned depth;    /* requests in flight; more are queued inside up to 4 times that, then KV_E_BUSY */
-    unsigned threads;  /* of the threads backend */
-    uint8_t *fixed;    /* arena to register, or NULL; registration that fails (memlock) is logged and done without */
+    unsigned depth;   /* requests in flight; more are queued inside up to 4 times that, then KV_E_BUSY */
+    unsigned threads; /* of the threads backend */
+    uint8_t *fixed;   /* arena to register, or NULL; registration that fails (memlock) is logged and done without */
     uint64_t fixed_bytes;
     const struct kv_env *env;
 };
@@ -38,7 +40,7 @@ struct kv_io_ops {
     KV_RC (*open)(const struct kv_io_conf *conf, struct kv_errinfo *info, struct kv_io **ret_io);
     KV_RC (*submit)(struct kv_io *io, struct kv_io_request *request);
     unsigned (*reap)(struct kv_io *io, unsigned max);
-    /* Until a completion or a wake, or the deadline (monotonic). KV_E_TIMEOUT is no error. */
+    /* Until a completion or a wake, or the deadline (monotonic); may return early. KV_E_TIMEOUT is no error. */
     KV_RC (*wait)(struct kv_io *io, uint64_t deadline_ns);
     void (*wake)(struct kv_io *io);
     unsigned (*in_flight)(const struct kv_io *io);

@@ -1,9 +1,9 @@
 /*
- * The dram tier: sealed blocks in anonymous memory, 64 MiB slabs (or less for a small arena), each cut to the exact slot size of
- * one class; an empty slab returns to the common pool. Ciphertext only; nothing here was promised as durable.
- * It is also where the colder tiers read from and write to, so a block moves without a further copy; therefore it is a
- * slab allocator with addresses and not a kv_tier_ops. Slots are 4 KiB aligned; the arena is one mapping that an io ring can register.
- * Thread: lane. Allocates nothing after kv_dram_new.
+ * The dram tier: sealed blocks in anonymous memory, 64 MiB slabs (or less for a small arena), each cut to the exact
+ * slot size of one class; an empty slab returns to the common pool. Ciphertext only; nothing here was promised as
+ * durable. It is also where the colder tiers read from and write to, so a block moves without a further copy; therefore
+ * it is a slab allocator with addresses and not a kv_tier_ops. Slots are 4 KiB aligned; the arena is one mapping that
+ * an io ring can register. Thread: lane. Allocates nothing after kv_dram_new.
  */
 #ifndef KV_TIER_DRAM_H
 #define KV_TIER_DRAM_H
