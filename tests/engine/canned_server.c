@@ -20,7 +20,6 @@ struct canned_server {
     int listener;
     pthread_t thread;
     pthread_mutex_t lock;
-    pthread_cond_t changed;
     struct {
         int status;
         char *body; /* owned */
@@ -89,7 +88,6 @@ static void serve_http(struct canned_server *server, int fd)
     int status = server->answers[at].status;
     const char *body = server->answers[at].body;
     server->request_count++;
-    pthread_cond_broadcast(&server->changed);
     pthread_mutex_unlock(&server->lock);
     snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", status,
              strlen(body));
@@ -158,7 +156,6 @@ struct canned_server *canned_start(const char *path)
     server->address.sun_family = AF_UNIX;
     snprintf(server->address.sun_path, sizeof(server->address.sun_path), "%s", path);
     pthread_mutex_init(&server->lock, NULL);
-    pthread_cond_init(&server->changed, NULL);
     server->listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (server->listener < 0 ||
         bind(server->listener, (const struct sockaddr *)&server->address, sizeof(server->address)) != 0 ||
@@ -180,7 +177,6 @@ void canned_stop(struct canned_server *server)
     for (unsigned i = 0; i < server->answer_count; i++) {
         free(server->answers[i].body);
     }
-    pthread_cond_destroy(&server->changed);
     pthread_mutex_destroy(&server->lock);
     free(server);
 }
@@ -228,13 +224,4 @@ int canned_descriptor(struct canned_server *server)
     int descriptor = server->descriptor;
     pthread_mutex_unlock(&server->lock);
     return descriptor;
-}
-
-void canned_wait_for(struct canned_server *server, unsigned count)
-{
-    pthread_mutex_lock(&server->lock);
-    while (server->request_count < count) {
-        pthread_cond_wait(&server->changed, &server->lock);
-    }
-    pthread_mutex_unlock(&server->lock);
 }

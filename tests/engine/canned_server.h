@@ -24,7 +24,5 @@ const char *canned_request(struct canned_server *server);
 unsigned canned_request_count(struct canned_server *server);
 /* The descriptor that came last, owned by the server; -1 when none did. */
 int canned_descriptor(struct canned_server *server);
-/* Blocks until that many requests have come. */
-void canned_wait_for(struct canned_server *server, unsigned count);
 
 #endif

@@ -121,7 +121,6 @@ struct kv_client_blocks {
     char (*hashes)[KV_CLIENT_HASH_SIZE]; /* only read */
     const uint32_t *slots;               /* lookup: not used */
     bool durable;                        /* offload: answer when the blocks are on storage that survives */
-    bool fail_on_miss;                   /* restore: all or nothing */
     unsigned deadline_ms;                /* 0: the server's */
 };
 

@@ -166,7 +166,6 @@ bool kv_client_restore(struct kv_client *client, const struct kv_client_blocks *
         return false;
     }
     json_t *body = transfer_json(in);
-    json_object_set_new(body, "on_miss", json_string(in->fail_on_miss ? "fail" : "partial"));
     json_t *answer = NULL;
     if (!kv_client_post(client, "/v1/restores", body, &answer, error)) {
         return false;

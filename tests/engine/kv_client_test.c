@@ -184,7 +184,6 @@ Test(kv_client, restore_reads_columns)
     cr_assert(eq(u64, moved.bytes, 7));
     const char *request = canned_request(server);
     cr_assert(strstr(request, "\"hashes\":[\"" HASH "\",\"" HASH "\"],\"slots\":[0,1]") != NULL);
-    cr_assert(strstr(request, "\"on_miss\":\"partial\"") != NULL);
 }
 
 Test(kv_client, offload_says_what_to_wait_for)
