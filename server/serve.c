@@ -57,7 +57,9 @@ static KV_RC make_folders(const char *path, struct kv_errinfo *info)
             *p = '/';
         }
     }
-    if (mkdir(path, 0700) != 0 && errno != EEXIST) {
+    /* Others may pass through, to the database that runs as another user, and may list nothing; every file inside is
+     * closed to them. */
+    if ((mkdir(path, 0711) == 0 ? chmod(path, 0711) != 0 : errno != EEXIST)) {
         return kv_fail(info, KV_E_IO, "cannot make state.dir: %s; set it to a folder that this user may write",
                        strerror(errno));
     }

@@ -209,7 +209,7 @@ static KV_RC offload(struct kv_call *call, struct kv_req *req, struct columns *c
     struct kv_blocks_out done = {.results = columns->results, .tiers = columns->tiers};
     KV_TRY(kv_svc_offload(call, &in, &done));
     kv_out_open(out);
-    kv_out_id(out, "operation_id", "op", &done.op);
+    kv_out_id(out, "operation_id", "opr", &done.op);
     write_results(out, columns);
     kv_out_int(out, "stored", done.done_blocks - done.present_blocks);
     kv_out_int(out, "present", done.present_blocks);
@@ -228,7 +228,7 @@ static KV_RC restore(struct kv_call *call, struct kv_req *req, struct columns *c
     struct kv_blocks_out done = {.results = columns->results, .tiers = columns->tiers};
     KV_TRY(kv_svc_restore(call, &in, &done));
     kv_out_open(out);
-    kv_out_id(out, "operation_id", "op", &done.op);
+    kv_out_id(out, "operation_id", "opr", &done.op);
     write_results(out, columns);
     kv_out_int(out, "restored", done.done_blocks);
     kv_out_int(out, "contiguous_blocks", done.leading_blocks);

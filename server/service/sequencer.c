@@ -68,7 +68,7 @@ static KV_RC ship_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_j
                                    .session = record->record.scope,
                                    .actor_role = "system",
                                    .subject = record->record.op,
-                                   .subject_prefix = "op",
+                                   .subject_prefix = "opr",
                                    .has_transfer = true,
                                    .instance_seq = record->seq,
                                    .blocks = record->record.blocks,
