@@ -221,11 +221,34 @@ static pid_t postmaster_pid(const struct kv_private_cluster *cluster)
     return (pid_t)strtol(line, NULL, 10);
 }
 
-static bool is_postgres(pid_t pid)
+/* R, S, … of a process that is called postgres; 0 for any other, and for none. */
+static char postgres_state(pid_t pid)
 {
-    char path[64], name[32];
-    snprintf(path, sizeof path, "/proc/%d/comm", (int)pid);
-    return pid > 1 && read_line(path, name, sizeof name) && strcmp(name, "postgres") == 0;
+    char path[64], line[256], state = 0;
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
+    if (pid <= 1 || !read_line(path, line, sizeof line) || sscanf(line, "%*d (postgres) %c", &state) != 1) {
+        return 0;
+    }
+    return state;
+}
+
+static bool is_dead(char state)
+{
+    return state == 0 || state == 'Z' || state == 'X';
+}
+
+/* Where nobody reaps orphans the old one stays as a zombie, and PostgreSQL, which only asks whether the process exists,
+ * would refuse to start for ever. It is dead, so its file can go; the shared memory that it may have left guards
+ * itself. */
+static KV_RC remove_pid_file_of_zombie(struct kv_private_cluster *cluster, pid_t pid, struct kv_errinfo *info)
+{
+    char state = postgres_state(pid), file[SUB_SIZE];
+    if (state == 0) {
+        return KV_OK;
+    }
+    const char *const argv[] = {"/bin/rm", "-f", "--", sub(cluster->base, "data/postmaster.pid", file), NULL};
+    struct kv_private_program program = {.argv = argv};
+    return kv_private_run(&cluster->user, &program, OLD_POSTGRES_MS, info);
 }
 
 /* We hold the lock, so a PostgreSQL that still runs belongs to a server that was killed, and is on its way out. */
@@ -233,7 +256,7 @@ static KV_RC wait_for_old(struct kv_private_cluster *cluster, struct kv_errinfo 
 {
     uint64_t deadline_ns = kv_now_ns(cluster->env) + (uint64_t)OLD_POSTGRES_MS * KV_MS_NS;
     pid_t pid = postmaster_pid(cluster);
-    while (pid != 0 && is_postgres(pid)) {
+    while (pid != 0 && !is_dead(postgres_state(pid))) {
         if (kv_now_ns(cluster->env) >= deadline_ns) {
             return kv_fail(info, KV_E_INVALID_STATE,
                            "a PostgreSQL of an earlier server still runs (process %d): stop it", (int)pid);
@@ -241,7 +264,7 @@ static KV_RC wait_for_old(struct kv_private_cluster *cluster, struct kv_errinfo 
         kv_private_pause();
         pid = postmaster_pid(cluster);
     }
-    return KV_OK;
+    return remove_pid_file_of_zombie(cluster, pid, info);
 }
 
 /* ---- initdb ---- */

@@ -29,8 +29,8 @@ static void stop(void)
     kv_private_cluster_stop(cluster);
     cluster = NULL;
     if (folder[0] != '\0') {
-        char command[160];
-        snprintf(command, sizeof command, "rm -rf -- '%s'", folder);
+        char command[400];
+        snprintf(command, sizeof command, "rm -rf -- \"$(cat '%s/postgres.path' 2>/dev/null)\" '%s'", folder, folder);
         if (system(command) != 0) {
             fprintf(stderr, "temp_postgres: %s is left behind\n", folder);
         }
