@@ -41,8 +41,8 @@ struct kv_node_row {
 struct kv_ktree_store {
     void *ctx;
     KV_RC (*load)(void *ctx, const struct kv_node_key *key, struct kv_node_row *ret_row); /* KV_E_MISSING */
-    KV_RC (*insert)
-    (void *ctx, const struct kv_node_key *key, const struct kv_node_row *row); /* KV_E_STALE when it exists */
+    /* KV_E_STALE when it exists. */
+    KV_RC (*insert)(void *ctx, const struct kv_node_key *key, const struct kv_node_row *row);
     /* KV_E_STALE unless exactly the row with `seen_version` was replaced. */
     KV_RC (*update)(void *ctx, const struct kv_node_key *key, int64_t seen_version, const struct kv_node_row *row);
 };

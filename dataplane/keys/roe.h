@@ -39,10 +39,9 @@ struct kv_roe_ops {
     KV_RC (*unwrap)(struct kv_roe *roe, const struct kv_id *id, struct kv_bytes blob, struct kv_secret **ret_root);
     /* Destroys `old` durably and makes `fresh` the active one. KV_E_STALE when either id is not what is there. Already
      * done (fresh active, old absent) is KV_OK with a receipt. */
-    KV_RC (*commit)
-    (struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old, struct kv_roe_receipt *ret_receipt);
-    KV_RC (*discard)
-    (struct kv_roe *roe, const struct kv_id *staged); /* absent is KV_OK; the active one is KV_E_STALE */
+    KV_RC (*commit)(struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old, struct kv_roe_receipt *ret);
+    /* Destroys the staged one. Absent is KV_OK; the active one is KV_E_STALE. */
+    KV_RC (*discard)(struct kv_roe *roe, const struct kv_id *staged);
     /* Zero ids where there is none. Reads the medium afresh. */
     KV_RC (*list)(struct kv_roe *roe, struct kv_id *ret_active, struct kv_id *ret_staged);
     const char *(*describe)(const struct kv_roe *roe); /* "file (O_DIRECT, in place)"; never key material */

@@ -78,7 +78,7 @@ TestSuite(attack_program, .init = set_up, .fini = world_end);
 /* Runs the program with the shell; its exit status, and what it printed in `said`. */
 static int attack(const char *arguments)
 {
-    char command[4096];
+    char command[8192];
     snprintf(command, sizeof(command), "'%s' %s 2>&1", KV_ATTACK_PROGRAM, arguments);
     FILE *pipe = popen(command, "r");
     cr_assert(pipe != NULL);
@@ -90,14 +90,14 @@ static int attack(const char *arguments)
 
 static const char *with(const char *rest)
 {
-    static char arguments[3072];
+    static char arguments[4096];
     snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s %s", dump, world.root_path, nvme, rest);
     return arguments;
 }
 
 static const char *for_session(size_t session, const char *rest)
 {
-    static char more[256];
+    static char more[1024];
     char text[KV_ID_TEXT_SIZE];
     kv_id_text("ses", &world.sessions[session], text);
     snprintf(more, sizeof(more), "--session %s %s", text, rest);
@@ -112,7 +112,7 @@ Test(attack_program, opens_all_copies_of_all_sessions)
 
 Test(attack_program, opens_no_copy_of_an_erased_session_and_those_of_the_others)
 {
-    char later[2048];
+    char later[KVT_PATH_BYTES + 16];
     cr_assert(eq(int, attack(for_session(1, "")), 0));
     cr_assert(eq(str, said, "opened 1 of 1 copies\n"), "control");
     const struct kv_id old = world_rekey_without_session_1();
