@@ -20,74 +20,6 @@
 #include <unistd.h>
 
 #define ARENA_TMP "arena.tmp"
-#define BLOCK_BYTES_USUAL 65536u /* for the size of the table when none is asked for */
-#define SLAB_BYTES_MAX (UINT64_C(1) << 30)
-#define SLAB_BYTES_MIN (UINT64_C(16) << 20)
-
-/* ---- sizes ---- */
-
-uint64_t kv_nvme_log_entries_max(uint64_t entries)
-{
-    return entries + 2 * (uint64_t)KV_NVME_GROUP_ENTRIES;
-}
-
-static uint64_t in_pages(uint64_t entries)
-{
-    uint64_t bytes = (entries + 1) * KV_NVME_ENTRY_BYTES;
-    return (bytes + KV_NVME_PAGE_BYTES - 1) / KV_NVME_PAGE_BYTES * KV_NVME_PAGE_BYTES;
-}
-
-/* While a generation changes there are two checkpoints, one full log and one new log. */
-uint64_t kv_nvme_index_bytes(uint64_t entries)
-{
-    return 2 * in_pages(entries) + in_pages(kv_nvme_log_entries_max(entries)) + in_pages(0);
-}
-
-static uint64_t wanted_entries(const struct kv_tier_conf *conf)
-{
-    uint64_t entries = conf->entries_max;
-    if (entries == 0) {
-        entries = conf->bytes / BLOCK_BYTES_USUAL < 1024 ? 1024 : conf->bytes / BLOCK_BYTES_USUAL;
-    }
-    uint64_t most = conf->bytes / KV_NVME_PAGE_BYTES; /* more slots than that do not exist */
-    return entries < most ? entries : most;
-}
-
-/* As many as fit beside an arena of this size; 0 when nothing does. */
-static uint64_t entries_beside(uint64_t bytes, uint64_t arena_bytes, uint64_t wanted)
-{
-    uint64_t rest = bytes > arena_bytes ? bytes - arena_bytes : 0;
-    uint64_t fit = rest / (3 * KV_NVME_ENTRY_BYTES) < wanted ? rest / (3 * KV_NVME_ENTRY_BYTES) : wanted;
-    while (fit > 0 && kv_nvme_index_bytes(fit) > rest) {
-        fit -= fit < 32 ? fit : 32;
-    }
-    return fit;
-}
-
-static uint64_t choose_slab_bytes(const struct kv_tier_conf *conf, uint64_t room)
-{
-    uint64_t slab = conf->slab_bytes;
-    if (slab == 0) {
-        slab = room / 16 < SLAB_BYTES_MAX ? room / 16 : SLAB_BYTES_MAX;
-        slab = slab < SLAB_BYTES_MIN ? SLAB_BYTES_MIN : slab;
-        slab = slab > room ? room : slab;
-    }
-    return slab / KV_NVME_PAGE_BYTES * KV_NVME_PAGE_BYTES;
-}
-
-/* The arena that fits under the cap, for a slab size. 0: not even one slab. */
-static uint64_t arena_bytes_for(uint64_t room, uint64_t slab_bytes)
-{
-    uint64_t slabs = slab_bytes == 0 ? 0 : room / slab_bytes;
-    slabs = slabs > UINT16_MAX ? UINT16_MAX : slabs;
-    return slabs == 0 ? 0 : KV_NVME_DATA_OFFSET + slabs * slab_bytes;
-}
-
-static uint64_t room_for_slabs(uint64_t bytes, uint64_t entries)
-{
-    uint64_t rest = kv_nvme_index_bytes(entries) + KV_NVME_DATA_OFFSET;
-    return bytes > rest ? bytes - rest : 0;
-}
 
 /* ---- files ---- */
 
@@ -267,17 +199,17 @@ static KV_RC make_arena_file(struct kv_nvme *n, struct kv_errinfo *info)
 /* The index comes first and the arena's name last: a folder with an arena has an index. */
 static KV_RC create(struct kv_nvme *n, const struct kv_tier_conf *conf, struct kv_errinfo *info)
 {
-    uint64_t room = room_for_slabs(conf->bytes, wanted_entries(conf));
-    uint64_t slab_bytes = choose_slab_bytes(conf, room);
+    uint64_t room = kv_nvme_room_for_slabs(conf->bytes, kv_nvme_wanted_entries(conf));
+    uint64_t slab_bytes = kv_nvme_choose_slab_bytes(conf, room);
     n->superblock.slab_bytes = slab_bytes;
-    n->superblock.arena_bytes = arena_bytes_for(room, slab_bytes);
+    n->superblock.arena_bytes = kv_nvme_arena_bytes(room, slab_bytes);
     if (n->superblock.arena_bytes == 0) {
         return kv_fail(info, KV_E_CONFIG,
                        "%llu bytes are too few for an nvme tier; raise its size or lower its slab size",
                        (unsigned long long)conf->bytes);
     }
     KV_TRY(conf->env->random(conf->env->ctx, n->superblock.uuid, sizeof(n->superblock.uuid)));
-    n->blocks_max = (uint32_t)wanted_entries(conf);
+    n->blocks_max = (uint32_t)kv_nvme_wanted_entries(conf);
     n->blocks_size = n->blocks_max;
     n->log_entries_max = kv_nvme_log_entries_max(n->blocks_size);
     if (!is_ours_or_absent(n->folder_fd, "index.ckpt")) {
@@ -301,7 +233,8 @@ static KV_RC create(struct kv_nvme *n, const struct kv_tier_conf *conf, struct k
 
 static KV_RC grow_arena(struct kv_nvme *n, const struct kv_tier_conf *conf, struct kv_errinfo *info)
 {
-    uint64_t wanted = arena_bytes_for(room_for_slabs(conf->bytes, n->blocks_size), n->superblock.slab_bytes);
+    uint64_t wanted =
+        kv_nvme_arena_bytes(kv_nvme_room_for_slabs(conf->bytes, n->blocks_size), n->superblock.slab_bytes);
     if (wanted <= n->superblock.arena_bytes) {
         return KV_OK;
     }
@@ -328,8 +261,8 @@ static KV_RC check_size(const struct kv_nvme *n, struct kv_errinfo *info)
 
 static KV_RC size_table(struct kv_nvme *n, const struct kv_tier_conf *conf, size_t found, struct kv_errinfo *info)
 {
-    uint64_t wanted = wanted_entries(conf) > found ? wanted_entries(conf) : found;
-    uint64_t fit = entries_beside(conf->bytes, n->superblock.arena_bytes, wanted);
+    uint64_t wanted = kv_nvme_wanted_entries(conf) > found ? kv_nvme_wanted_entries(conf) : found;
+    uint64_t fit = kv_nvme_entries_beside(conf->bytes, n->superblock.arena_bytes, wanted);
     if (fit == 0 || fit < found) {
         return kv_fail(info, KV_E_CONFIG,
                        "the nvme arena has %llu bytes plus its index and does not shrink, the limit is %llu; raise it "
@@ -337,7 +270,7 @@ static KV_RC size_table(struct kv_nvme *n, const struct kv_tier_conf *conf, size
                        (unsigned long long)n->superblock.arena_bytes, (unsigned long long)conf->bytes);
     }
     n->blocks_size = (uint32_t)fit;
-    n->blocks_max = (uint32_t)(fit < wanted_entries(conf) ? fit : wanted_entries(conf));
+    n->blocks_max = (uint32_t)(fit < kv_nvme_wanted_entries(conf) ? fit : kv_nvme_wanted_entries(conf));
     n->log_entries_max = kv_nvme_log_entries_max(fit);
     return KV_OK;
 }

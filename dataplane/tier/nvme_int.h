@@ -193,7 +193,16 @@ KV_RC kv_nvme_folder_open(struct kv_nvme *n, const struct kv_tier_conf *conf, st
 /* Opens a file of ours for writing from its beginning; KV_E_FOREIGN_FILE when something else has its name. */
 KV_RC kv_nvme_file_create(int folder_fd, const char *name, int *ret_fd);
 void kv_nvme_folder_tidy(const struct kv_nvme *n); /* removes what dead generations left */
-uint64_t kv_nvme_index_bytes(uint64_t entries);    /* most that the index files take together */
+
+/* nvme_size.c */
 uint64_t kv_nvme_log_entries_max(uint64_t entries);
+uint64_t kv_nvme_index_bytes(uint64_t entries); /* most that the index files take together */
+uint64_t kv_nvme_wanted_entries(const struct kv_tier_conf *conf);
+/* As many as fit under `bytes` beside an arena of this size; 0 when nothing does. */
+uint64_t kv_nvme_entries_beside(uint64_t bytes, uint64_t arena_bytes, uint64_t wanted);
+uint64_t kv_nvme_room_for_slabs(uint64_t bytes, uint64_t entries);
+uint64_t kv_nvme_choose_slab_bytes(const struct kv_tier_conf *conf, uint64_t room);
+/* The arena that fits into the room. 0: not even one slab. */
+uint64_t kv_nvme_arena_bytes(uint64_t room, uint64_t slab_bytes);
 
 #endif
