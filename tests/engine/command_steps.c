@@ -212,5 +212,8 @@ int kv_command_erase(const struct kv_options *options)
     } else {
         printf("erasure %s\nstate %s\n", erasure.id, erasure.state);
     }
+    if (strcmp(erasure.state, "certified") != 0) {
+        return kv_command_fail("erase", "the request was taken, but the certificate is not there yet");
+    }
     return KV_EXIT_OK;
 }
