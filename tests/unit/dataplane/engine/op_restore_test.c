@@ -243,6 +243,8 @@ Test(restore, an_engine_that_changed_its_layout_replaces_what_it_stored_before)
 
 /* ---- reads that fail ---- */
 
+#ifdef KV_FAULTS
+
 static enum kv_block_result restore_with_failing_read(uint64_t block)
 {
     uint8_t tier = 0;
@@ -271,3 +273,5 @@ Test(restore, a_read_that_fails_twice_gives_the_replica_up)
     expect_result(2, KV_BLOCK_RESTORED);
     cr_assert(eq(u64, stats_now().quarantined, 0), "a drive that fails is no integrity alarm");
 }
+
+#endif

@@ -388,6 +388,19 @@ Test(op, a_stop_with_a_hanging_sink_ends_in_bounded_time)
 
 /* ---- faults ---- */
 
+Test(op, without_randomness_nothing_is_sealed)
+{
+    rig.clock.random_fails = true;
+    struct kvt_run run = kvt_run_new(&rig, KV_TRANSFER_OFFLOAD, 0, 0, 3);
+    cr_assert(eq(int, kvt_run_go(&rig, &run), KV_OK));
+    cr_assert(kvt_run_all(&run, KV_BLOCK_FAILED));
+    kvt_run_free(&run);
+    rig.clock.random_fails = false;
+    cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 0, 3), "control");
+}
+
+#ifdef KV_FAULTS
+
 Test(op, a_seal_that_fails_publishes_nothing)
 {
     kv_fault_set("engine/offload/sealed=EIO");
@@ -399,17 +412,6 @@ Test(op, a_seal_that_fails_publishes_nothing)
     cr_assert(eq(u32, kvt_not_restored(&rig, 0, 3), 3));
     cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 0, 3), "control");
     cr_assert(eq(u32, kvt_not_restored(&rig, 0, 3), 0));
-}
-
-Test(op, without_randomness_nothing_is_sealed)
-{
-    rig.clock.random_fails = true;
-    struct kvt_run run = kvt_run_new(&rig, KV_TRANSFER_OFFLOAD, 0, 0, 3);
-    cr_assert(eq(int, kvt_run_go(&rig, &run), KV_OK));
-    cr_assert(kvt_run_all(&run, KV_BLOCK_FAILED));
-    kvt_run_free(&run);
-    rig.clock.random_fails = false;
-    cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 0, 3), "control");
 }
 
 Test(op, a_write_down_that_fails_is_not_durable_and_the_dram_copy_stays)
@@ -438,3 +440,5 @@ Test(op, a_drop_that_fails_says_so_and_can_be_asked_again)
     cr_assert(eq(int, kv_engine_drop_scope(rig.engine, &rig.scope, &blocks), KV_OK));
     cr_assert(eq(u64, blocks, 3));
 }
+
+#endif
