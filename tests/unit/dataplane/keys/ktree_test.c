@@ -458,6 +458,28 @@ Test(ktree, walk_that_a_purge_overtakes_returns_nothing)
     cr_assert(eq(sz, kv_ktree_cached(tree), 0), "nor did the walk fill the cache again");
 }
 
+static enum kv_err changed_inside;
+
+static void change_root_inside(void *arg)
+{
+    const struct kv_id *fresh_id = arg;
+    history.before_load = NULL;
+    changed_inside = kv_ktree_set_root(tree, fresh_id, root);
+}
+
+Test(ktree, change_of_root_does_not_wait_for_ever_for_a_walk_that_hangs)
+{
+    /* The walk hangs because it is itself the one that changes the root. */
+    uint8_t bytes[32];
+    const struct kv_id fresh_id = new_id();
+    must_slot(&tenant, 0, 0, bytes);
+    history.before_load = change_root_inside;
+    history.before_load_arg = (void *)(uintptr_t)&fresh_id;
+    cr_assert(eq(int, slot_secret(&tenant, 0, 0, false, bytes), KV_E_STALE));
+    cr_assert(eq(int, changed_inside, KV_E_BUSY));
+    cr_assert(eq(int, kv_ktree_set_root(tree, &fresh_id, root), KV_OK), "now that the walk has ended");
+}
+
 /* ---- re-key ---- */
 
 Test(ktree, erased_slot_is_unreachable_from_every_row_ever_stored)
