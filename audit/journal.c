@@ -302,6 +302,7 @@ void kv_journal_stats(struct kv_journal *journal, struct kv_journal_stats *ret_s
         .pending_bytes = pending_count(journal) * KV_JOURNAL_RECORD_BYTES,
         .oldest_pending_us = oldest_us,
         .refused = journal->refused,
+        .last_seq = journal->last_seq,
         .ok = takes_records(journal),
     };
     unlock(journal);

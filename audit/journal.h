@@ -47,7 +47,9 @@ struct kv_journal_stats {
     uint64_t pending_bytes;     /* of records not yet shipped */
     uint64_t oldest_pending_us; /* age of the oldest of them; 0: none */
     uint64_t refused;
-    bool ok; /* the sink would take a record now */
+    uint64_t
+        last_seq; /* the highest number given out, over restarts; below what the database has seen: another journal */
+    bool ok;      /* the sink would take a record now */
 };
 void kv_journal_stats(struct kv_journal *journal, struct kv_journal_stats *ret_stats);
 

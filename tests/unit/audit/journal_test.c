@@ -167,6 +167,9 @@ Test(journal, numbers_of_the_sink_start_at_one_and_those_of_the_journal_go_on)
     cr_assert(eq(u64, seq, 1));
     await_durable(1);
     check_pending(6, 6, 6);
+    struct kv_journal_stats stats;
+    kv_journal_stats(journal, &stats);
+    cr_assert(eq(u64, stats.last_seq, 6));
 }
 
 Test(journal, what_was_not_shipped_is_there_after_a_reopen)
