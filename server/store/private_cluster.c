@@ -9,12 +9,12 @@
  *
  * <base> belongs to the database user: as root nothing is ever opened for writing in it.
  */
-#include "server/store/private_cluster.h"
+#include "server/store/private_cluster_int.h"
 
 #include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
-#include "server/store/private_child_int.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -32,65 +32,11 @@
 #define INITDB_MS 120000
 #define STOP_MS 10000u
 #define LOG_BYTES_MAX (1024 * 1024)
-#define FOLDER_SIZE (KV_PRIVATE_PATH_SIZE - 32)
-#define SOCKET_FOLDER_MAX 80 /* the kernel's limit for a socket's path is 107 bytes */
-
-struct kv_private_cluster {
-    const struct kv_env *env;
-    struct kv_private_user user;
-    bool throwaway;
-    uint32_t start_ms;
-    int lock_fd;
-    pid_t pid; /* 0: no child */
-    char folder[FOLDER_SIZE], base[KV_PRIVATE_PATH_SIZE], bin[KV_PRIVATE_PATH_SIZE];
-    char socket[SOCKET_FOLDER_MAX + 1];
-    char url[256];
-};
-
-#define SUB_SIZE (KV_PRIVATE_PATH_SIZE + 32)
-
-static const char *sub(const char *folder, const char *name, char path[SUB_SIZE])
-{
-    snprintf(path, SUB_SIZE, "%s/%s", folder, name);
-    return path;
-}
-
-/* First line of a small file; false when there is none. */
-static bool read_line(const char *path, char *ret_line, size_t size)
-{
-    FILE *file = fopen(path, "re");
-    if (file == NULL) {
-        return false;
-    }
-    bool got = fgets(ret_line, (int)size, file) != NULL;
-    fclose(file);
-    if (got) {
-        ret_line[strcspn(ret_line, "\n")] = '\0';
-    }
-    return got;
-}
-
-/* Durable and whole: written beside and renamed. */
-static KV_RC write_line(const char *path, const char *line, struct kv_errinfo *info)
-{
-    char fresh[SUB_SIZE + 8];
-    snprintf(fresh, sizeof fresh, "%s.new", path);
-    FILE *file = fopen(fresh, "we");
-    if (file == NULL) {
-        return kv_fail(info, KV_E_IO, "a file of the private cluster cannot be written: %s", strerror(errno));
-    }
-    bool ok = fprintf(file, "%s\n", line) > 0 && fflush(file) == 0 && fsync(fileno(file)) == 0;
-    ok = fclose(file) == 0 && ok;
-    if (!ok || rename(fresh, path) != 0) {
-        return kv_fail(info, KV_E_IO, "a file of the private cluster cannot be written: %s", strerror(errno));
-    }
-    return KV_OK;
-}
 
 static KV_RC take_lock(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
-    char path[SUB_SIZE];
-    cluster->lock_fd = open(sub(cluster->folder, "postgres.lock", path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    char path[KV_PRIVATE_SUB_SIZE];
+    cluster->lock_fd = open(kv_private_sub(cluster->folder, "postgres.lock", path), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     if (cluster->lock_fd < 0) {
         return kv_fail(info, KV_E_IO, "the data folder cannot be written: %s", strerror(errno));
     }
@@ -101,121 +47,12 @@ static KV_RC take_lock(struct kv_private_cluster *cluster, struct kv_errinfo *in
     return KV_OK;
 }
 
-/* ---- the place ---- */
-
-/* Ours, a folder, closed to others. What somebody else put there is not used. */
-static KV_RC own_folder(const struct kv_private_cluster *cluster, const char *path, struct kv_errinfo *info)
-{
-    if (mkdir(path, 0700) == 0) {
-        if (cluster->user.switch_user && chown(path, cluster->user.uid, cluster->user.gid) != 0) {
-            return kv_fail(info, KV_E_IO, "a folder cannot be given to the database user: %s", strerror(errno));
-        }
-        return KV_OK;
-    }
-    struct stat st;
-    if (errno != EEXIST || lstat(path, &st) != 0) {
-        return kv_fail(info, KV_E_IO, "the private cluster's folder cannot be made: %s", strerror(errno));
-    }
-    if (!S_ISDIR(st.st_mode) || st.st_uid != cluster->user.uid || (st.st_mode & 077) != 0) {
-        return kv_fail(info, KV_E_FOREIGN_FILE,
-                       "the private cluster's folder is not the database user's own (mode 0700): move it away");
-    }
-    return KV_OK;
-}
-
-/* Somewhere the database user gets to, when it cannot get into the data folder. */
-static KV_RC make_state_folder(struct kv_private_cluster *cluster, struct kv_errinfo *info)
-{
-    const char *const parents[] = {"/var/lib", "/var/tmp", "/tmp"};
-    for (size_t i = 0; i < sizeof parents / sizeof parents[0]; i++) {
-        snprintf(cluster->base, sizeof cluster->base, "%s/kvrun-postgres-XXXXXX", parents[i]);
-        if (mkdtemp(cluster->base) == NULL) {
-            continue;
-        }
-        if (chown(cluster->base, cluster->user.uid, cluster->user.gid) == 0 &&
-            kv_private_can_use(&cluster->user, cluster->base)) {
-            char path[SUB_SIZE];
-            return write_line(sub(cluster->folder, "postgres.path", path), cluster->base, info);
-        }
-        rmdir(cluster->base);
-    }
-    return kv_fail(info, KV_E_IO, "no folder was found that the database user can use: set db.url");
-}
-
-static KV_RC find_base(struct kv_private_cluster *cluster, struct kv_errinfo *info)
-{
-    char path[SUB_SIZE];
-    if (read_line(sub(cluster->folder, "postgres.path", path), cluster->base, sizeof cluster->base)) {
-        struct stat st;
-        if (lstat(cluster->base, &st) != 0) {
-            return kv_fail(
-                info, KV_E_INVALID_STATE,
-                "postgres.path in the data folder names a folder that is gone: put it back or remove the file");
-        }
-        return own_folder(cluster, cluster->base, info);
-    }
-    snprintf(cluster->base, sizeof cluster->base, "%s/postgres", cluster->folder);
-    struct stat st;
-    bool was_there = lstat(cluster->base, &st) == 0;
-    KV_TRY(own_folder(cluster, cluster->base, info));
-    if (kv_private_can_use(&cluster->user, cluster->base)) {
-        return KV_OK;
-    }
-    if (!was_there) {
-        rmdir(cluster->base);
-    }
-    KV_TRY(make_state_folder(cluster, info));
-    kv_log(KV_LOG_WARN, "store", "private_cluster_elsewhere",
-           KV_FT("why", "the database user cannot reach the data folder"), KV_FT("folder", cluster->base));
-    return KV_OK;
-}
-
-/* A short path: the kernel allows 107 bytes, and TMPDIR may be long or closed. */
-static KV_RC make_socket_folder(struct kv_private_cluster *cluster, struct kv_errinfo *info)
-{
-    const char *tmpdir = getenv("TMPDIR");
-    const char *const parents[] = {tmpdir != NULL && strlen(tmpdir) <= 60 ? tmpdir : "/tmp", "/tmp"};
-    char path[SUB_SIZE];
-    for (size_t i = 0; i < 2; i++) {
-        snprintf(cluster->socket, sizeof cluster->socket, "%s/kvrun-db-XXXXXX", parents[i]);
-        if (mkdtemp(cluster->socket) == NULL) {
-            cluster->socket[0] = '\0';
-            continue;
-        }
-        if (chown(cluster->socket, cluster->user.uid, cluster->user.gid) == 0 &&
-            kv_private_can_use(&cluster->user, cluster->socket)) {
-            return write_line(sub(cluster->folder, "postgres.socket", path), cluster->socket, info);
-        }
-        rmdir(cluster->socket);
-        cluster->socket[0] = '\0';
-    }
-    return kv_fail(info, KV_E_IO, "no folder for the database's socket can be made in /tmp: %s", strerror(errno));
-}
-
-static void clear_socket_folder(const char *folder)
-{
-    char path[SUB_SIZE];
-    unlink(sub(folder, ".s.PGSQL.5432", path));
-    unlink(sub(folder, ".s.PGSQL.5432.lock", path));
-    rmdir(folder);
-}
-
-/* What a server that was killed left in the temporary folder. */
-static void clear_old_socket_folder(const struct kv_private_cluster *cluster)
-{
-    char path[SUB_SIZE], old[SOCKET_FOLDER_MAX + 2];
-    if (read_line(sub(cluster->folder, "postgres.socket", path), old, sizeof old) &&
-        strstr(old, "/kvrun-db-") != NULL) {
-        clear_socket_folder(old);
-    }
-}
-
 /* ---- the old one ---- */
 
 static pid_t postmaster_pid(const struct kv_private_cluster *cluster)
 {
-    char path[SUB_SIZE], line[32];
-    if (!read_line(sub(cluster->base, "data/postmaster.pid", path), line, sizeof line)) {
+    char path[KV_PRIVATE_SUB_SIZE], line[32];
+    if (!kv_private_read_line(kv_private_sub(cluster->base, "data/postmaster.pid", path), line, sizeof line)) {
         return 0;
     }
     return (pid_t)strtol(line, NULL, 10);
@@ -226,7 +63,7 @@ static char postgres_state(pid_t pid)
 {
     char path[64], line[256], state = 0;
     snprintf(path, sizeof path, "/proc/%d/stat", (int)pid);
-    if (pid <= 1 || !read_line(path, line, sizeof line) || sscanf(line, "%*d (postgres) %c", &state) != 1) {
+    if (pid <= 1 || !kv_private_read_line(path, line, sizeof line) || sscanf(line, "%*d (postgres) %c", &state) != 1) {
         return 0;
     }
     return state;
@@ -242,11 +79,12 @@ static bool is_dead(char state)
  * itself. */
 static KV_RC remove_pid_file_of_zombie(struct kv_private_cluster *cluster, pid_t pid, struct kv_errinfo *info)
 {
-    char state = postgres_state(pid), file[SUB_SIZE];
+    char state = postgres_state(pid), file[KV_PRIVATE_SUB_SIZE];
     if (state == 0) {
         return KV_OK;
     }
-    const char *const argv[] = {"/bin/rm", "-f", "--", sub(cluster->base, "data/postmaster.pid", file), NULL};
+    const char *const argv[] = {"/bin/rm", "-f", "--", kv_private_sub(cluster->base, "data/postmaster.pid", file),
+                                NULL};
     struct kv_private_program program = {.argv = argv};
     return kv_private_run(&cluster->user, &program, OLD_POSTGRES_MS, info);
 }
@@ -271,8 +109,8 @@ static KV_RC wait_for_old(struct kv_private_cluster *cluster, struct kv_errinfo 
 
 static KV_RC find_programs(struct kv_private_cluster *cluster, const char *given, struct kv_errinfo *info)
 {
-    char path[SUB_SIZE], version[16];
-    bool there = read_line(sub(cluster->base, "data/PG_VERSION", path), version, sizeof version);
+    char path[KV_PRIVATE_SUB_SIZE], version[16];
+    bool there = kv_private_read_line(kv_private_sub(cluster->base, "data/PG_VERSION", path), version, sizeof version);
     return kv_private_find_bin(given, there ? (unsigned)strtoul(version, NULL, 10) : 0, info, cluster->bin);
 }
 
@@ -286,14 +124,14 @@ static KV_RC remove_half_made(struct kv_private_cluster *cluster, const char *fr
 /* Made beside and renamed, so that an initdb that was cut off is never taken for a cluster. */
 static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
-    char data[SUB_SIZE], fresh[SUB_SIZE], initdb[SUB_SIZE], log[SUB_SIZE];
-    sub(cluster->base, "data", data);
+    char data[KV_PRIVATE_SUB_SIZE], fresh[KV_PRIVATE_SUB_SIZE], initdb[KV_PRIVATE_SUB_SIZE], log[KV_PRIVATE_SUB_SIZE];
+    kv_private_sub(cluster->base, "data", data);
     if (access(data, F_OK) == 0) {
         return KV_OK;
     }
-    sub(cluster->base, "data.new", fresh);
+    kv_private_sub(cluster->base, "data.new", fresh);
     KV_TRY(remove_half_made(cluster, fresh, info));
-    const char *const argv[] = {sub(cluster->bin, "initdb", initdb),
+    const char *const argv[] = {kv_private_sub(cluster->bin, "initdb", initdb),
                                 "-D",
                                 fresh,
                                 "-U",
@@ -307,15 +145,17 @@ static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo 
                                 "--no-instructions",
                                 cluster->throwaway ? "--no-sync" : NULL,
                                 NULL};
-    struct kv_private_program program = {.argv = argv, .log = sub(cluster->base, "postgres.log", log), .bound = true};
+    struct kv_private_program program = {
+        .argv = argv, .log = kv_private_sub(cluster->base, "postgres.log", log), .bound = true};
     enum kv_err rc = kv_private_run(&cluster->user, &program, INITDB_MS, info);
     if (rc != KV_OK) {
         kv_log(KV_LOG_ERROR, "store", "initdb_failed", KV_FT("log", log));
         return rc;
     }
-    if (rename(fresh, data) != 0) {
+    if (KV_FAULT("store/private/initdb") || rename(fresh, data) != 0) {
         return kv_fail(info, KV_E_IO, "the new cluster cannot be put in its place: %s", strerror(errno));
     }
+    kv_private_sync_folder(cluster->base);
     kv_log(KV_LOG_INFO, "store", "private_cluster_made", KV_FT("folder", cluster->base));
     return KV_OK;
 }
@@ -332,14 +172,15 @@ static void shorten_log(const char *log)
 
 static KV_RC spawn_postgres(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
-    char postgres[SUB_SIZE], data[SUB_SIZE], log[SUB_SIZE], sockets[SOCKET_FOLDER_MAX + 40];
+    char postgres[KV_PRIVATE_SUB_SIZE], data[KV_PRIVATE_SUB_SIZE], log[KV_PRIVATE_SUB_SIZE],
+        sockets[KV_PRIVATE_SOCKET_MAX + 40];
     snprintf(sockets, sizeof sockets, "unix_socket_directories=%s", cluster->socket);
-    shorten_log(sub(cluster->base, "postgres.log", log));
+    shorten_log(kv_private_sub(cluster->base, "postgres.log", log));
     const char *sync = cluster->throwaway ? "fsync=off" : "fsync=on";
     const char *pages = cluster->throwaway ? "full_page_writes=off" : "full_page_writes=on";
-    const char *const argv[] = {sub(cluster->bin, "postgres", postgres),
+    const char *const argv[] = {kv_private_sub(cluster->bin, "postgres", postgres),
                                 "-D",
-                                sub(cluster->base, "data", data),
+                                kv_private_sub(cluster->base, "data", data),
                                 "-c",
                                 "listen_addresses=",
                                 "-c",
@@ -390,12 +231,11 @@ static KV_RC start(struct kv_private_cluster *cluster, const char *bin_folder, s
 {
     KV_TRY(take_lock(cluster, info));
     KV_TRY(kv_private_user_find(info, &cluster->user));
-    KV_TRY(find_base(cluster, info));
+    KV_TRY(kv_private_place_find(cluster, info));
     KV_TRY(wait_for_old(cluster, info));
     KV_TRY(find_programs(cluster, bin_folder, info));
     KV_TRY(init_cluster(cluster, info));
-    clear_old_socket_folder(cluster);
-    KV_TRY(make_socket_folder(cluster, info));
+    KV_TRY(kv_private_socket_make(cluster, info));
     snprintf(cluster->url, sizeof cluster->url, "host=%s port=5432 user=kvrun dbname=postgres connect_timeout=2",
              cluster->socket);
     KV_TRY(spawn_postgres(cluster, info));
@@ -406,7 +246,7 @@ KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struc
                                struct kv_private_cluster **ret_cluster)
 {
     char folder[PATH_MAX];
-    if (realpath(conf->folder, folder) == NULL || strlen(folder) >= FOLDER_SIZE) {
+    if (realpath(conf->folder, folder) == NULL || strlen(folder) >= KV_PRIVATE_FOLDER_SIZE) {
         return kv_fail(info, KV_E_IO, "the data folder is not there or its path is too long");
     }
     struct kv_private_cluster *cluster = kv_alloc(sizeof *cluster);
@@ -475,7 +315,7 @@ void kv_private_cluster_stop(struct kv_private_cluster *cluster)
     }
     end_child(cluster);
     if (cluster->socket[0] != '\0') {
-        clear_socket_folder(cluster->socket);
+        kv_private_socket_clear(cluster->socket);
     }
     if (cluster->lock_fd >= 0) {
         close(cluster->lock_fd);

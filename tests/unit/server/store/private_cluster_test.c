@@ -1,6 +1,7 @@
 /* The private cluster: made once, ended with its server however that ends, never shared. */
 #include "server/store/private_cluster.h"
 
+#include "dataplane/base/fault.h"
 #include "server/store/pg_int.h"
 #include "server/store/private_child_int.h"
 #include "tests/lib/temp_postgres.h"
@@ -247,9 +248,10 @@ Test(private_cluster, postgres_that_was_killed_itself_is_noticed)
 Test(private_cluster, initdb_that_was_cut_off_is_begun_anew)
 {
     struct kv_private_cluster *cluster = NULL;
-    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
-    kv_private_cluster_stop(cluster);
-    run_shell("mv %s/postgres/data %s/postgres/data.new");
+    kv_fault_set("store/private/initdb=fail@1once");
+    cr_assert(eq(int, start(&cluster), KV_E_IO));
+    kv_fault_set(NULL);
+    cr_assert(exists("postgres/data.new"));
     run_shell("rm %s/postgres/data.new/global/pg_control");
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
     cr_assert(not(exists("postgres/data.new")));
