@@ -162,6 +162,16 @@ static KV_RC check_field(const json_t *value, const struct kv_field *field, cons
     return KV_E_INTERNAL;
 }
 
+/* A name of ours, misspelt, is shown; anything else may be what must not be shown, and the place has to do. */
+static KV_RC unknown_member(struct kv_errinfo *info, const char *pointer, const char *name)
+{
+    size_t len = strlen(name);
+    if (len == 0 || len > 40 || strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789_") != len) {
+        return kv_fail_at(info, KV_E_INVALID_REQUEST, pointer, "there is an unknown member");
+    }
+    return bad_field(info, pointer, name, "unknown member");
+}
+
 KV_RC kv_json_check(kv_value *value, const char *pointer, const struct kv_field *fields, size_t count,
                     struct kv_errinfo *info)
 {
@@ -171,9 +181,7 @@ KV_RC kv_json_check(kv_value *value, const char *pointer, const struct kv_field 
     {
         const struct kv_field *field = field_of(fields, count, name);
         if (field == NULL) {
-            char at[64];
-            snprintf(at, sizeof at, "%s/%.40s", pointer, name);
-            return kv_fail_at(info, KV_E_INVALID_REQUEST, at, "unknown member");
+            return unknown_member(info, pointer, name);
         }
         KV_TRY(check_field(member, field, pointer, info));
     }

@@ -96,6 +96,7 @@ KV_RC kv_route_find(unsigned listener, const char *method, const char *path,
         if (strcmp(kv_routes[i].method, wanted) == 0) {
             memcpy(captures, found, sizeof found);
             *ret_route = &kv_routes[i];
+            allow[0] = '\0';
             return KV_OK;
         }
         add_method(allow, kv_routes[i].method);
