@@ -4,6 +4,7 @@
 #include "dataplane/base/mem.h"
 #include "kv_version.h"
 #include "server/cli/cli.h"
+#include "server/demo.h"
 #include "server/serve.h"
 
 #include <stdio.h>
@@ -56,12 +57,11 @@ static void dev_defaults(struct kv_conf *conf)
     }
 }
 
-static int other_command(const char *program, const struct kv_conf *conf, const enum kv_conf_origin *origins, int argc,
-                         char **argv)
+static int other_command(const struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
 {
     const char *command = argv[1];
     if (strcmp(command, "demo") == 0) {
-        return kv_cli_demo(program, argc - 2, argv + 2);
+        return kv_demo(argc - 2, argv + 2);
     }
     if (strcmp(command, "config") == 0) {
         return kv_cli_config(conf, origins, argc - 2, argv + 2);
@@ -101,7 +101,7 @@ int main(int argc, char **argv)
         }
         code = kv_serve(&conf, dev);
     } else {
-        code = other_command(argv[0], &conf, origins, argc, argv);
+        code = other_command(&conf, origins, argc, argv);
     }
     kv_free(origins);
     return code;

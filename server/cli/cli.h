@@ -7,8 +7,6 @@
 
 #include "server/config/conf.h"
 
-/* `program` is this binary's own path, which the demo starts as a server. */
-int kv_cli_demo(const char *program, int argc, char **argv);
 int kv_cli_config(const struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv);
 /* Asks a server's /readyz or /livez on its admin listener: for container health checks. */
 int kv_cli_healthcheck(const struct kv_conf *conf);

@@ -4,6 +4,8 @@
 #include "server/store/private_child_int.h"
 
 #include <dirent.h>
+#include <fcntl.h>
+#include <spawn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -38,18 +40,43 @@ static unsigned newest_installed(unsigned version)
     return newest;
 }
 
+/* pg_config with its answer in a pipe and its complaints nowhere. -1: it is not there. */
+static pid_t spawn_pg_config(const char *question, int answer_fd)
+{
+    static char program[] = "pg_config";
+    char argument[32];
+    snprintf(argument, sizeof argument, "%s", question);
+    char *argv[] = {program, argument, NULL};
+    posix_spawn_file_actions_t actions;
+    if (posix_spawn_file_actions_init(&actions) != 0) {
+        return -1;
+    }
+    pid_t pid = -1;
+    if (posix_spawn_file_actions_adddup2(&actions, answer_fd, 1) != 0 ||
+        posix_spawn_file_actions_addopen(&actions, 2, "/dev/null", O_WRONLY, 0) != 0 ||
+        posix_spawnp(&pid, program, &actions, NULL, argv, environ) != 0) {
+        pid = -1;
+    }
+    posix_spawn_file_actions_destroy(&actions);
+    return pid;
+}
+
 static bool ask_pg_config(const char *question, char *ret_line, size_t size)
 {
-    char command[64];
-    snprintf(command, sizeof command, "pg_config %s 2>/dev/null", question);
-    FILE *pipe = popen(command, "re");
-    if (pipe == NULL) {
+    int fds[2];
+    if (pipe2(fds, O_CLOEXEC) != 0) {
         return false;
     }
-    bool got = fgets(ret_line, (int)size, pipe) != NULL;
-    if (pclose(pipe) != 0 || !got) {
+    pid_t pid = spawn_pg_config(question, fds[1]);
+    close(fds[1]);
+    /* A path is shorter than what a pipe takes in one piece. */
+    bool ended_well = pid > 0 && kv_private_wait_well(pid, 5000);
+    ssize_t len = ended_well ? read(fds[0], ret_line, size - 1) : 0;
+    close(fds[0]);
+    if (len <= 0) {
         return false;
     }
+    ret_line[len] = '\0';
     ret_line[strcspn(ret_line, "\n")] = '\0';
     return true;
 }

@@ -151,6 +151,16 @@ bool kv_private_wait(pid_t pid, uint32_t timeout_ms)
     return wait_status(pid, timeout_ms) != -1;
 }
 
+bool kv_private_wait_well(pid_t pid, uint32_t timeout_ms)
+{
+    int status = wait_status(pid, timeout_ms);
+    if (status == -1) {
+        kill(pid, SIGKILL);
+        waitpid(pid, &status, 0);
+    }
+    return status == 0;
+}
+
 KV_RC kv_private_run(const struct kv_private_user *user, const struct kv_private_program *program, uint32_t timeout_ms,
                      struct kv_errinfo *info)
 {

@@ -31,7 +31,8 @@ KV_RC kv_private_run(const struct kv_private_user *user, const struct kv_private
                      struct kv_errinfo *info);
 /* Waits for the child's end; false when the time is over. */
 bool kv_private_wait(pid_t pid, uint32_t timeout_ms);
-bool kv_private_ended(pid_t pid); /* and reaped */
+bool kv_private_wait_well(pid_t pid, uint32_t timeout_ms); /* and it exited with 0; else it is killed */
+bool kv_private_ended(pid_t pid);                          /* and reaped */
 /* The user can reach this folder and create something in it. */
 bool kv_private_can_use(const struct kv_private_user *user, const char *folder);
 

@@ -1,0 +1,205 @@
+/* See demo_run.h. */
+#include "server/demo_run.h"
+
+#include "dataplane/base/env.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <ftw.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FILE_MAX (256u << 20)
+
+static void child(char *const argv[], int out)
+{
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing of ours outlives the demo */
+    int null = open("/dev/null", O_RDONLY);
+    dup2(null, 0);
+    dup2(out, 1);
+    dup2(out, 2);
+    execvp(argv[0], argv);
+    dprintf(2, "cannot run %s: %s\n", argv[0], strerror(errno));
+    _exit(127);
+}
+
+static void show(const char *data, size_t len, bool *at_start)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (*at_start) {
+            fputs("   | ", stdout);
+        }
+        putchar(data[i]);
+        *at_start = data[i] == '\n';
+    }
+    fflush(stdout);
+}
+
+/* Reads until the other end closes or the time is over. */
+static bool drain(int fd, uint64_t deadline_ns, bool echo, struct kv_buf *output)
+{
+    bool at_start = true;
+    for (;;) {
+        char chunk[4096];
+        struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
+        uint64_t now = kv_now_ns(&kv_env_system);
+        int wait_ms = now >= deadline_ns ? 0 : (int)((deadline_ns - now) / KV_MS_NS) + 1;
+        if (poll(&poll_fd, 1, wait_ms) <= 0) {
+            return false;
+        }
+        ssize_t n = read(fd, chunk, sizeof chunk);
+        if (n <= 0) {
+            return n == 0;
+        }
+        kv_buf_append(output, chunk, (size_t)n);
+        if (echo) {
+            show(chunk, (size_t)n, &at_start);
+        }
+    }
+}
+
+KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_errinfo *info, struct kv_buf *ret_output)
+{
+    int fds[2], status = 0;
+    if (pipe2(fds, O_CLOEXEC) != 0) {
+        return kv_fail(info, KV_E_IO, "no pipe: %s", strerror(errno));
+    }
+    fflush(stdout);
+    pid_t pid = fork();
+    if (pid == 0) {
+        child(argv, fds[1]);
+    }
+    close(fds[1]);
+    bool ended = pid > 0 && drain(fds[0], kv_now_ns(&kv_env_system) + timeout_s * KV_S_NS, echo, ret_output);
+    close(fds[0]);
+    if (!ended && pid > 0) {
+        kill(pid, SIGKILL);
+    }
+    if (pid > 0) {
+        waitpid(pid, &status, 0);
+    }
+    if (!ended || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        const char *slash = strrchr(argv[0], '/');
+        const char *tail = ret_output->len > 100 ? (const char *)ret_output->data + ret_output->len - 100
+                                                 : (const char *)ret_output->data;
+        return kv_fail(info, KV_E_IO, "%s failed: %s", slash == NULL ? argv[0] : slash + 1, tail == NULL ? "" : tail);
+    }
+    return KV_OK;
+}
+
+KV_RC demo_spawn(char *const argv[], const char *log, struct kv_errinfo *info, pid_t *ret_pid)
+{
+    int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    fflush(stdout);
+    pid_t pid = fd < 0 ? -1 : fork();
+    if (pid == 0) {
+        child(argv, fd);
+    }
+    close(fd);
+    if (pid < 0) {
+        return kv_fail(info, KV_E_IO, "cannot start %s: %s", argv[0], strerror(errno));
+    }
+    *ret_pid = pid;
+    return KV_OK;
+}
+
+bool demo_alive(pid_t pid)
+{
+    siginfo_t state = {0};
+    return waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == 0;
+}
+
+KV_RC demo_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
+{
+    uint64_t deadline = kv_now_ns(&kv_env_system) + timeout_s * KV_S_NS;
+    int status = 0;
+    kill(pid, SIGTERM);
+    while (demo_alive(pid) && kv_now_ns(&kv_env_system) < deadline) {
+        struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+        nanosleep(&pause, NULL);
+    }
+    if (demo_alive(pid)) {
+        kill(pid, SIGKILL);
+    }
+    waitpid(pid, &status, 0);
+    bool ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return ok ? KV_OK : kv_fail(info, KV_E_IO, "the server did not end as it should");
+}
+
+/* --- files ------------------------------------------------------------------------------------------------------- */
+
+KV_RC demo_read_file(const char *path, struct kv_buf *ret_bytes)
+{
+    FILE *file = fopen(path, "re");
+    if (file == NULL) {
+        return KV_E_IO;
+    }
+    char chunk[65536];
+    size_t n = 0;
+    while ((n = fread(chunk, 1, sizeof chunk, file)) > 0) {
+        kv_buf_append(ret_bytes, chunk, n);
+    }
+    fclose(file);
+    return kv_buf_check(ret_bytes);
+}
+
+KV_RC demo_write_file(const char *path, struct kv_bytes bytes, struct kv_errinfo *info)
+{
+    FILE *file = fopen(path, "we");
+    bool ok = file != NULL && fwrite(bytes.data, 1, bytes.len, file) == bytes.len;
+    if (file != NULL && fclose(file) != 0) {
+        ok = false;
+    }
+    return ok ? KV_OK : kv_fail(info, KV_E_IO, "cannot write a file: %s", strerror(errno));
+}
+
+KV_RC demo_copy_file(const char *from, const char *to, struct kv_errinfo *info)
+{
+    struct kv_buf bytes;
+    kv_buf_init(&bytes, FILE_MAX);
+    enum kv_err rc = demo_read_file(from, &bytes);
+    if (rc == KV_OK) {
+        rc = demo_write_file(to, kv_buf_bytes(&bytes), info);
+    }
+    explicit_bzero(bytes.data, bytes.len);
+    kv_buf_done(&bytes);
+    return rc;
+}
+
+static struct stat give_to; /* nftw passes no argument */
+
+static int give_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return lchown(path, give_to.st_uid, give_to.st_gid);
+}
+
+KV_RC demo_give(const char *path, const char *like, struct kv_errinfo *info)
+{
+    if (stat(like, &give_to) != 0 || nftw(path, give_one, 16, FTW_PHYS) != 0) {
+        return kv_fail(info, KV_E_IO, "cannot give files to the database user: %s", strerror(errno));
+    }
+    return KV_OK;
+}
+
+static int remove_one(const char *path, const struct stat *st, int type, struct FTW *ftw)
+{
+    (void)st;
+    (void)type;
+    (void)ftw;
+    return remove(path);
+}
+
+void demo_remove_tree(const char *path)
+{
+    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+}
