@@ -8,6 +8,7 @@
 #include "dataplane/base/mem.h"
 
 #include <jansson.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -117,6 +118,17 @@ static KV_RC put_integer(struct canonical *canonical, json_int_t value)
     return KV_OK;
 }
 
+/* "56.0" is the integer 56 in another spelling, and its canonical form is the integer's. */
+static KV_RC put_real(struct canonical *canonical, double value)
+{
+    bool whole = value > (double)-INTEGER_END && value < (double)INTEGER_END && (double)(json_int_t)value == value;
+    if (!whole || (value == 0 && signbit(value))) {
+        return kv_fail(canonical->info, KV_E_INVALID_REQUEST,
+                       "number with a fraction, or minus zero, or of 2^53 or more");
+    }
+    return put_integer(canonical, (json_int_t)value);
+}
+
 static KV_RC put_value(struct canonical *canonical, json_t *value)
 {
     switch (json_typeof(value)) {
@@ -136,7 +148,7 @@ static KV_RC put_value(struct canonical *canonical, json_t *value)
         kv_buf_text(canonical->out, json_is_true(value) ? "true" : "false");
         return KV_OK;
     case JSON_REAL:
-        return kv_fail(canonical->info, KV_E_INVALID_REQUEST, "number with a fraction or an exponent");
+        return put_real(canonical, json_real_value(value));
     case JSON_NULL:
         break;
     }

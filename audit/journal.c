@@ -107,6 +107,9 @@ static void sink_set_wake(void *ctx, void (*wake)(void *arg), void *arg)
 {
     struct kv_journal *journal = ctx;
     lock(journal);
+    while (journal->waking) { /* a wake is one write to an eventfd */
+        KV_ASSERT(pthread_cond_wait(&journal->progress, &journal->mutex) == 0);
+    }
     journal->wake = wake;
     journal->wake_arg = arg;
     unlock(journal);

@@ -82,6 +82,7 @@ struct kv_journal {
     bool stopping;
     void (*wake)(void *arg);
     void *wake_arg;
+    bool waking; /* a call of `wake` runs right now, without the mutex */
 };
 
 /* The thread's body; `arg` is the journal. */

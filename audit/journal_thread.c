@@ -93,11 +93,14 @@ static void work_once(struct kv_journal *journal, bool tick)
     KV_ASSERT(pthread_cond_broadcast(&journal->progress) == 0);
     void (*wake)(void *arg) = journal->wake;
     void *wake_arg = journal->wake_arg;
+    journal->waking = true; /* set_wake waits for the end of it: what `arg` points to may go right after */
     KV_ASSERT(pthread_mutex_unlock(&journal->mutex) == 0);
     if (wake != NULL) {
         wake(wake_arg);
     }
     KV_ASSERT(pthread_mutex_lock(&journal->mutex) == 0);
+    journal->waking = false;
+    KV_ASSERT(pthread_cond_broadcast(&journal->progress) == 0);
 }
 
 /* Whether there is a reason not to sleep. The mutex is held. */

@@ -6,6 +6,7 @@
 #include "server/demo.h"
 
 #include "dataplane/base/env.h"
+#include "dataplane/base/log.h"
 #include "server/cli/client.h"
 #include "server/demo_run.h"
 #include "server/store/private_cluster.h"
@@ -22,7 +23,7 @@
 #include <unistd.h>
 
 #define PATH_SIZE 4300
-#define OUTPUT_MAX (4u << 20)
+#define OUTPUT_MAX (512u << 20) /* the arena is read whole */
 #define KEY_SIZE 128
 #define ID_SIZE 48
 
@@ -127,7 +128,9 @@ static KV_RC start_server(struct demo *demo)
     snprintf(address, sizeof address, "127.0.0.1:%u", port);
     KV_TRY(kv_client_new(address, &demo->info, &demo->client));
     KV_TRY(read_key(demo, at(demo, "server/operator.key", key), demo->operator_key));
-    printf("   kvrun serves http://%s with a private PostgreSQL; root of erasure in a file beside it\n", address);
+    printf("   kvrun serves http://%s with a private PostgreSQL; root of erasure in a file beside it\n"
+           "   first operator key (it ends with this demo): %s\n",
+           address, demo->operator_key);
     return KV_OK;
 }
 
@@ -577,7 +580,8 @@ int kv_demo(int argc, char **argv)
         fprintf(stderr, "usage: kvrun demo [--keep]\n");
         return 2;
     }
-    kv_buf_init(&demo.out, 512u << 20);
+    kv_buf_init(&demo.out, OUTPUT_MAX);
+    kv_log_set_level(KV_LOG_WARN); /* the scratch database's life is not part of the story */
     uint64_t begun = kv_now_ns(&kv_env_system);
     enum kv_err rc = run_steps(&demo);
     if (rc != KV_OK) {

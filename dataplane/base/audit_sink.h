@@ -29,7 +29,8 @@ struct kv_audit_sink {
     KV_RC (*append)(void *ctx, const struct kv_transfer_record *record, uint64_t *ret_seq);
     /* The highest sequence number that is on stable storage. Thread: any. */
     uint64_t (*durable)(void *ctx);
-    /* `wake` is called, from the journal's thread, whenever durable() has grown. Set before the first append. */
+    /* `wake` is called, from the journal's thread, whenever durable() has grown. Set before the first
+     * append. When it returns no call of the earlier `wake` is running, so what its `arg` points to may be freed. */
     void (*set_wake)(void *ctx, void (*wake)(void *arg), void *arg);
 };
 

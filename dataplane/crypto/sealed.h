@@ -2,8 +2,8 @@
  * KVR1, the envelope of blocks and of tree nodes.
  *
  * The payload is an exact C2SP chunked-encryption stream (c2sp.org/chunked-encryption, AES-256-GCM with SHA-512, 16 KiB
- * chunks), stored de-interleaved: header pages, then the ciphertext of all chunks in one piece, as long as the plaintext.
- * Re-interleaving (salt | commitment | chunk 0 | tag 0 | chunk 1 | tag 1 …) gives the specification's bytes.
+ * chunks), stored de-interleaved: header pages, then the ciphertext of all chunks in one piece, as long as the
+ * plaintext. Re-interleaving (salt | commitment | chunk 0 | tag 0 | chunk 1 | tag 1 …) gives the specification's bytes.
  *
  * Per block: HKDF-Expand-SHA512(key, "c2sp.org/chunked-encryption@v1+AEAD_AES_256_GCM" | 0 | salt[24] | context)
  *            = aead key[32] | base nonce[12] | commitment[32]; nonce of chunk i = base nonce XOR i (big-endian).
@@ -59,8 +59,9 @@ uint32_t kv_sealed_header_bytes(uint64_t plaintext_length);  /* multiple of 4 Ki
 uint64_t kv_sealed_payload_bytes(uint64_t plaintext_length); /* the plaintext length padded to 4 KiB */
 uint64_t kv_sealed_bytes(uint64_t plaintext_length);         /* header + payload */
 
-/* Gathers the segments (their lengths add up to plaintext_length, else KV_E_INVALID_REQUEST) and seals them in one pass into
- * `target` (kv_sealed_bytes long: header, ciphertext, zero padding). `key` is 32 bytes. `salt` comes from getrandom. */
+/* Gathers the segments (their lengths add up to plaintext_length, else KV_E_INVALID_REQUEST) and seals them in one pass
+ * into `target` (kv_sealed_bytes long: header, ciphertext, zero padding). `key` is 32 bytes. `salt` comes from
+ * getrandom. */
 KV_RC kv_sealed_seal(struct kv_sealer *sealer, const struct kv_secret *key, const struct kv_sealed_context *context,
                      const uint8_t salt[KV_SALT_BYTES], const struct kv_segment *source, size_t source_count,
                      uint8_t *target);
@@ -68,14 +69,16 @@ KV_RC kv_sealed_seal(struct kv_sealer *sealer, const struct kv_secret *key, cons
 /* Checks header, context and commitment, and then every tag, before a byte of `target` is written: a target stays
  * untouched on any failure. `source_len` is what there is of the sealed bytes. `staging` is locked memory of at least
  * plaintext_length, wiped before return.
- * KV_E_WRONG_KEY: other key or other context (commitment). KV_E_TAMPERED: a tag. KV_E_TRUNCATED, KV_E_CORRUPT: header. */
+ * KV_E_WRONG_KEY: other key or other context (commitment). KV_E_TAMPERED: a tag. KV_E_TRUNCATED, KV_E_CORRUPT: header.
+ */
 KV_RC kv_sealed_open(struct kv_sealer *sealer, const struct kv_secret *key, const struct kv_sealed_context *context,
                      const uint8_t *source, size_t source_len, void *staging, size_t staging_size,
                      const struct kv_segment *target, size_t target_count);
 
 /* The same, into the one buffer `target`, for nodes and other small things (wiped on failure). */
-KV_RC kv_sealed_open_flat(struct kv_sealer *sealer, const struct kv_secret *key, const struct kv_sealed_context *context,
-                          struct kv_bytes source, void *target, size_t target_size);
+KV_RC kv_sealed_open_flat(struct kv_sealer *sealer, const struct kv_secret *key,
+                          const struct kv_sealed_context *context, struct kv_bytes source, void *target,
+                          size_t target_size);
 KV_RC kv_sealed_seal_flat(struct kv_sealer *sealer, const struct kv_env *env, const struct kv_secret *key,
                           const struct kv_sealed_context *context, const void *plaintext, struct kv_buf *ret_sealed);
 
@@ -85,8 +88,8 @@ KV_RC kv_sealed_check(const struct kv_secret *key, const struct kv_sealed_contex
 /* Reads the clear fields of a header (nothing is authenticated by that). */
 KV_RC kv_sealed_peek(struct kv_bytes header, struct kv_sealed_context *ret_context);
 
-/* Compact form of the envelope for rows in a database: fixed header, tags, ciphertext, without padding. The flat functions
- * above read and write this form. */
+/* Compact form of the envelope for rows in a database: fixed header, tags, ciphertext, without padding. The flat
+ * functions above read and write this form. */
 size_t kv_sealed_compact_bytes(uint64_t plaintext_length);
 
 /* The bare C2SP stream, for outside vectors: `stream` is salt | commitment | chunks with tags. */

@@ -1,6 +1,6 @@
 /*
- * Key material. One process-wide arena: locked, guarded by inaccessible pages, left out of core dumps, wiped in a forked
- * child. A secret never leaves it except through the functions of dataplane/crypto. No log field, no text form.
+ * Key material. One process-wide arena: locked, guarded by inaccessible pages, left out of core dumps, wiped in a
+ * forked child. A secret never leaves it except through the functions of dataplane/crypto. No log field, no text form.
  * memfd_secret(2) where the kernel has it, else mmap and mlock; where locking is refused the arena still works and
  * kv_secret_arena_locked() says so.
  * Rule zero: the arena is process state, not passed in, because OpenSSL's allocator hooks will need it too.

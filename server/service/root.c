@@ -67,21 +67,38 @@ struct kv_ktree_store svc_tree_store(struct svc_tree_store *store)
     return (struct kv_ktree_store){.ctx = store, .load = node_load, .insert = node_insert, .update = node_update};
 }
 
-KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
+static KV_RC set_root(struct kv_svc *svc, const struct kv_store_kroot *kroot, bool purge)
 {
     struct kv_id current;
-    pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = KV_OK;
-    if (!kv_ktree_root(svc->tree, &current) || !kv_id_equal(&current, &kroot->root_id)) {
-        struct kv_secret *secret = NULL;
-        rc = svc->roe->ops->unwrap(svc->roe, &kroot->root_id, kv_buf_bytes(&kroot->blob), &secret);
-        if (rc == KV_OK) {
-            rc = kv_ktree_set_root(svc->tree, &kroot->root_id, secret);
-        }
-        kv_secret_free(secret);
+    if (!purge && kv_ktree_root(svc->tree, &current) && kv_id_equal(&current, &kroot->root_id)) {
+        return KV_OK;
     }
+    struct kv_secret *secret = NULL;
+    KV_TRY(svc->roe->ops->unwrap(svc->roe, &kroot->root_id, kv_buf_bytes(&kroot->blob), &secret));
+    enum kv_err rc = kv_ktree_set_root(svc->tree, &kroot->root_id, secret);
+    kv_secret_free(secret);
+    /* KV_E_BUSY: it is set, but a call that began before still runs. Enough to go on with, not enough to acknowledge a
+     * purge. */
+    return rc == KV_E_BUSY && !purge ? KV_OK : rc;
+}
+
+static KV_RC set_root_locked(struct kv_svc *svc, const struct kv_store_kroot *kroot, bool purge,
+                             struct kv_errinfo *info)
+{
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = set_root(svc, kroot, purge);
     pthread_mutex_unlock(&svc->roe_mutex);
     return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure does not open the key tree");
+}
+
+KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
+{
+    return set_root_locked(svc, kroot, false, info);
+}
+
+KV_RC svc_root_purge(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
+{
+    return set_root_locked(svc, kroot, true, info);
 }
 
 /* --- the first root ---------------------------------------------------------------------------------------------- */

@@ -102,8 +102,8 @@ static void init_locks(struct kv_svc *svc)
     pthread_mutex_init(&svc->wake_mutex, NULL);
 }
 
-/* The instance's identity belongs to its state folder: the journal's sequence numbers are counted for it. */
-static KV_RC load_instance_id(struct kv_svc *svc, struct kv_errinfo *info)
+/* The instance's identity belongs to its journal: sequence numbers are counted for it. `fresh` replaces it. */
+static KV_RC load_instance_id(struct kv_svc *svc, bool fresh, struct kv_errinfo *info)
 {
     char path[1100], text[KV_ID_TEXT_SIZE + 2] = "";
     if (snprintf(path, sizeof path, "%s/instance.id", svc->conf.state_folder) >= (int)sizeof path) {
@@ -113,7 +113,7 @@ static KV_RC load_instance_id(struct kv_svc *svc, struct kv_errinfo *info)
     if (fd < 0) {
         return kv_fail(info, KV_E_IO, "cannot open instance.id in the state folder: %s", strerror(errno));
     }
-    ssize_t n = pread(fd, text, sizeof text - 1, 0);
+    ssize_t n = fresh ? 0 : pread(fd, text, sizeof text - 1, 0);
     enum kv_err rc = KV_OK;
     if (n == 0) {
         rc = kv_id_new(svc->env, &svc->instance);
@@ -150,7 +150,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
                        "cannot make the state folder: %s; set state.dir to a folder that this user may write",
                        strerror(errno));
     }
-    KV_TRY(load_instance_id(svc, info));
+    KV_TRY(load_instance_id(svc, false, info));
     KV_TRY(kv_id_new(svc->env, &svc->incarnation));
     KV_TRY(load_sign_keys(svc, info));
     KV_TRY(kv_keyring_new(svc->env, (size_t)KV_MAX_SESSIONS_OPEN, &svc->keyring));
@@ -198,6 +198,32 @@ static KV_RC cluster_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return kv_store_cluster_ensure(pg, &fresh, info, &tx->cluster);
 }
 
+struct shipped_tx {
+    struct kv_svc *svc;
+    uint64_t seq;
+};
+
+static KV_RC shipped_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct shipped_tx *tx = ctx;
+    return kv_store_journal_lock(pg, &tx->svc->instance, info, &tx->seq);
+}
+
+/* A journal that is behind what was shipped of it was lost: its numbers start again, and under the old identity they
+ * would pass for records that are in the database already. */
+static KV_RC check_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_journal_stats stats;
+    struct shipped_tx tx = {.svc = svc};
+    kv_journal_stats(svc->journal, &stats);
+    KV_TRY(kv_pg_tx(pg, "journal-check", shipped_tx, &tx, info, NULL));
+    if (stats.last_seq >= tx.seq) {
+        return KV_OK;
+    }
+    kv_log(KV_LOG_WARN, "service", "journal-lost", KV_FU("shipped", tx.seq), KV_FU("found", stats.last_seq));
+    return load_instance_id(svc, true, info);
+}
+
 static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
     KV_TRY(wait_for_database(svc, pg, info));
@@ -210,6 +236,7 @@ static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_erri
     kv_id_text("clu", &svc->cluster, text);
     snprintf(svc->issuer, sizeof svc->issuer, "kvrun:%s", text);
     KV_TRY(kv_ktree_new(svc->env, &svc->cluster, &svc->tree));
+    KV_TRY(check_journal(svc, pg, info));
     KV_TRY(svc_lease_join(svc, pg, info));
     return svc_root_start(svc, pg, info);
 }

@@ -271,7 +271,7 @@ static KV_RC check_size(struct kv_call *call, const struct kv_pool_spec *spec)
 
 KV_RC kv_svc_pool_register(struct kv_call *call, struct kv_pool_new *in, struct kv_pool_view *ret_pool)
 {
-    struct engine_facts engine;
+    struct engine_facts engine = {0};
     struct kv_pool *pool = NULL;
     KV_TRY(svc_may_work(call->svc, &call->info));
     KV_TRY(engine_for_pool(call, &in->engine, &engine));

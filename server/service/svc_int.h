@@ -105,8 +105,11 @@ bool svc_sleep(struct kv_svc *svc, uint64_t ns);
 
 /* --- root.c: kroot, the provider and the tree belong together */
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
-/* Makes the tree use the root of `kroot`; a no-op when it does already. */
+/* Makes the tree use the root of `kroot`; a no-op when it does already. Not while holding kroot FOR UPDATE with another
+ * root in the tree: the change waits for calls that began under the old one. */
 KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
+/* The same, and KV_OK means that nothing opened under an earlier root is left in memory: what a purge acknowledges. */
+KV_RC svc_root_purge(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
 struct svc_tree_store {
     struct kv_pg *pg;
     struct kv_errinfo *info;

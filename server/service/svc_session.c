@@ -11,6 +11,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define OPEN_TRIES 3
+
 /* --- registry ---------------------------------------------------------------------------------------------------- */
 
 static bool lookup(struct kv_svc *svc, const struct kv_id *id, struct svc_session *ret_session)
@@ -90,7 +92,10 @@ static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
 {
     struct open_tx tx = {.svc = call->svc, .row = row};
     struct kv_secret *scope = NULL;
-    enum kv_err rc = kv_pg_tx(call->pg, "open-session", open_tx, &tx, &call->info, NULL);
+    enum kv_err rc = KV_E_STALE;
+    for (int tries = 0; rc == KV_E_STALE && tries < OPEN_TRIES; tries++) { /* the root changed meanwhile */
+        rc = kv_pg_tx(call->pg, "open-session", open_tx, &tx, &call->info, NULL);
+    }
     if (rc == KV_OK) {
         rc = kv_scope_secret(tx.slot, &row->tenant, &row->id, &scope);
     }

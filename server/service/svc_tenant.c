@@ -10,6 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#define CREATE_TRIES 3
+
 static void tenant_view(const struct kv_store_tenant *row, struct kv_tenant_view *ret_view)
 {
     *ret_view = (struct kv_tenant_view){.id = row->id, .created_us = row->created_us};
@@ -148,7 +150,10 @@ KV_RC kv_svc_session_create(struct kv_call *call, const struct kv_model *model, 
     tx->row.created_us = call->svc->env->realtime_us(call->svc->env->ctx);
     model_to_row(model, &tx->row);
     KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
-    enum kv_err rc = kv_pg_tx(call->pg, "session-create", session_tx, tx, &call->info, NULL);
+    enum kv_err rc = KV_E_STALE;
+    for (int tries = 0; rc == KV_E_STALE && tries < CREATE_TRIES; tries++) { /* the root changed meanwhile */
+        rc = kv_pg_tx(call->pg, "session-create", session_tx, tx, &call->info, NULL);
+    }
     if (rc == KV_OK) {
         KV_IGNORE(open_new(call, tx), "a session that could not be opened now is opened at its first use");
         *ret_session = (struct kv_session_view){.id = tx->row.id,

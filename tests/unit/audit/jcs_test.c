@@ -58,7 +58,6 @@ Test(jcs, each_outside_input_is_refused_by_name)
     } cases[] = {
         {"input/arrays.json", "not an object"},
         {"input/french.json", "member name is not ASCII"},
-        {"input/structures.json", "number with a fraction"},
         {"input/unicode.json", "string is not printable ASCII"},
         {"input/values.json", "null"},
         {"input/weird.json", "member name is not ASCII"},
@@ -70,16 +69,18 @@ Test(jcs, each_outside_input_is_refused_by_name)
     }
 }
 
-Test(jcs, structures_vector_with_its_number_as_an_integer_gives_the_expected_output)
+Test(jcs, structures_vector_gives_the_expected_output)
 {
     char input[4096], output[4096];
     load("input/structures.json", input, sizeof(input));
     load("output/structures.json", output, sizeof(output));
-    char *fraction = strstr(input, "56.0");
-    cr_assert(fraction != NULL);
-    memmove(fraction + 2, fraction + 4, strlen(fraction + 4) + 1);
     check_accepted(input, output);
     check_accepted(output, output);
+}
+
+Test(jcs, a_whole_number_has_one_spelling)
+{
+    check_accepted("{\"a\":56.0,\"b\":1e3,\"c\":-2.50e1}", "{\"a\":56,\"b\":1000,\"c\":-25}");
 }
 
 Test(jcs, members_are_sorted_and_space_is_dropped)
@@ -103,8 +104,10 @@ Test(jcs, integers_end_below_two_to_the_53)
     check_refused("{\"a\":9007199254740992}", "integer of 2^53 or more");
     check_refused("{\"a\":-9007199254740992}", "integer of 2^53 or more");
     check_refused("{\"a\":99999999999999999999}", "integer of 2^53 or more");
-    check_refused("{\"a\":1.0}", "number with a fraction or an exponent");
-    check_refused("{\"a\":1e2}", "number with a fraction or an exponent");
+    check_refused("{\"a\":1.5}", "number with a fraction");
+    check_refused("{\"a\":1e-2}", "number with a fraction");
+    check_refused("{\"a\":-0.0}", "minus zero");
+    check_refused("{\"a\":9007199254740992.0}", "2^53 or more");
 }
 
 Test(jcs, duplicates_nulls_and_other_tops_are_refused)
