@@ -40,6 +40,7 @@ struct server {
     char root_path[KV_CONF_TEXT_SIZE + 16], nvme_path[KV_CONF_TEXT_SIZE + 16];
     char socket[KV_CONF_TEXT_SIZE + 32], fd_socket[KV_CONF_TEXT_SIZE + 32], socket_folder[64];
     char state[4096]; /* absolute */
+    bool dev;
 };
 
 /* --- places ------------------------------------------------------------------------------------------------------ */
@@ -132,7 +133,13 @@ static KV_RC start_httpd(struct server *server)
                                  .header_timeout_ms = conf->http_header_timeout_ms,
                                  .idle_timeout_ms = conf->http_idle_timeout_ms,
                                  .env = server->env};
-    return kv_httpd_start(&http, &server->info, &server->httpd);
+    enum kv_err rc = kv_httpd_start(&http, &server->info, &server->httpd);
+    if (rc != KV_OK &&
+        server->dev) { /* the usual ports are taken: any will do for playing, and the output names them */
+        http.listen = http.admin_listen = "127.0.0.1:0";
+        rc = kv_httpd_start(&http, &server->info, &server->httpd);
+    }
+    return rc;
 }
 
 static enum kv_io_kind io_kind(const char *name)
@@ -350,17 +357,19 @@ int kv_serve(const struct kv_conf *conf, bool dev)
         return 1;
     }
     server->conf = conf;
+    server->dev = dev;
     server->env = &kv_env_system;
     enum kv_err rc = start(server);
     int code = 0;
     if (rc != KV_OK) {
         code = report(server, rc);
     } else {
-        log_ready(server);
         if (dev) {
             print_dev(server);
             print_key(server);
+            fflush(stdout);
         }
+        log_ready(server);
         run(server, signals);
     }
     unblock_signals();
