@@ -139,7 +139,7 @@ static bool word_allowed(const char *words, const char *value)
 {
     size_t len = strlen(value);
     for (const char *p = words; p != NULL; p = strchr(p, '|') == NULL ? NULL : strchr(p, '|') + 1) {
-        if (strncmp(p, value, len) == 0 && (p[len] == '|' || p[len] == '\0') && len > 0) {
+        if (strncmp(p, value, len) == 0 && (p[len] == '|' || p[len] == '\0') && len > 0 && strchr(value, '|') == NULL) {
             return true;
         }
     }
@@ -281,6 +281,9 @@ static KV_RC load_file(struct kv_conf *conf, enum kv_conf_origin *origins, const
             rc = load_line(conf, origins, line, number, info);
         }
     }
+    if (rc == KV_OK && ferror(stream)) { /* a folder, or half a file: not what somebody wrote */
+        rc = kv_fail(info, KV_E_CONFIG, "cannot read the configuration file: %s", strerror(errno));
+    }
     fclose(stream);
     return rc;
 }
@@ -304,25 +307,27 @@ static const char *env_value(char *const *environment, const char *name)
     return NULL;
 }
 
-/* A value that may hold a secret comes from a file of its own; one line end at its end is not part of it. */
+/* A value that may hold a secret comes from a file of its own; one line end at its end is not part of it. A pipe may
+ * give it in pieces. */
 static KV_RC read_secret_file(const char *path, char *value, size_t size, struct kv_errinfo *info)
 {
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
     if (fd < 0) {
         return kv_fail(info, KV_E_CONFIG, "cannot read the file that KVRUN_DB_URL_FILE names: %s", strerror(errno));
     }
-    ssize_t n = read(fd, value, size - 1);
+    size_t len = 0;
+    ssize_t n = 1;
+    while (len < size && n > 0) {
+        n = read(fd, value + len, size - len);
+        len += n > 0 ? (size_t)n : 0;
+    }
     close(fd);
-    if (n < 0 || (size_t)n == size - 1) {
-        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is not readable or too long");
+    if (n < 0 || len == size || memchr(value, '\0', len) != NULL) {
+        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is not readable text or too long");
     }
-    if (n > 0 && value[n - 1] == '\n') {
-        n--;
-    }
-    if (n > 0 && value[n - 1] == '\r') {
-        n--;
-    }
-    value[n] = '\0';
+    len -= len > 0 && value[len - 1] == '\n' ? 1 : 0;
+    len -= len > 0 && value[len - 1] == '\r' ? 1 : 0;
+    value[len] = '\0';
     return KV_OK;
 }
 
@@ -344,7 +349,7 @@ static KV_RC load_environment(struct kv_conf *conf, enum kv_conf_origin *origins
     if (env_value(environment, "KVRUN_DB_URL") != NULL) {
         return kv_fail(info, KV_E_CONFIG, "KVRUN_DB_URL and KVRUN_DB_URL_FILE are both set; keep one");
     }
-    char value[KV_CONF_TEXT_SIZE];
+    char value[KV_CONF_TEXT_SIZE + 2]; /* with its line end */
     KV_TRY(read_secret_file(url_file, value, sizeof value, info));
     return set_named(conf, origins, KV_CONF_ENV, "db.url", strlen("db.url"), value, info);
 }
@@ -397,7 +402,14 @@ KV_RC kv_conf_load(const char *file, char *const *environment, int *argc, char *
     return KV_OK;
 }
 
-/* The value as text; a password inside a database URL is not shown. */
+/* Words in which a password may stand; a URL may write any letter of "password" as %XX. */
+static bool may_have_password(const char *url)
+{
+    return strstr(url, "password") != NULL || strchr(url, '%') != NULL;
+}
+
+/* The value as text; a password inside a database URL is not shown, nor what stands before the host: a password with an
+ * @ in it goes on to the last one. */
 static void show_value(const struct kv_conf *conf, const struct conf_key *key, struct kv_buf *buf)
 {
     const char *base = (const char *)conf + key->offset;
@@ -405,11 +417,11 @@ static void show_value(const struct kv_conf *conf, const struct conf_key *key, s
         uint64_t number = 0;
         memcpy(&number, base, sizeof number);
         kv_buf_printf(buf, "%" PRIu64, number);
-    } else if (key->offset == AT(db_url) && base[0] != '\0' && strstr(base, "password") != NULL) {
-        kv_buf_text(buf, "*** (has a password)");
+    } else if (key->offset == AT(db_url) && may_have_password(base)) {
+        kv_buf_text(buf, "*** (may have a password)");
     } else if (key->offset == AT(db_url) && strchr(base, '@') != NULL) {
         kv_buf_text(buf, "***");
-        kv_buf_text(buf, strchr(base, '@'));
+        kv_buf_text(buf, strrchr(base, '@'));
     } else {
         kv_buf_text(buf, base[0] == '\0' ? "(empty)" : base);
     }
