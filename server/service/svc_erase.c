@@ -59,9 +59,6 @@ struct request_tx {
 
 static KV_RC may_erase(struct kv_call *call, const struct kv_store_session *session)
 {
-    if (!kv_id_equal(&session->tenant, &call->who.tenant)) {
-        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
-    }
     bool admin = (call->who.roles & KV_ROLE_TENANT_ADMIN) != 0;
     bool own = (call->who.roles & KV_ROLE_ENGINE) != 0 && kv_id_equal(&session->created_by, &call->who.key);
     return admin || own ? KV_OK
@@ -94,7 +91,7 @@ static KV_RC request_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     }
     /* The head's lock comes first: two requests for one session meet here, and the second sees what the first did. */
     KV_TRY(kv_store_revocation_next(pg, info, &tx->row.revocation_seq));
-    KV_TRY(kv_store_session_get(pg, &tx->session, info, session));
+    KV_TRY(svc_session_row(pg, &tx->session, &tx->call->who.tenant, info, session));
     KV_TRY(may_erase(tx->call, session));
     tx->existed = session->state != KV_SESSION_ACTIVE;
     if (tx->existed) {

@@ -121,6 +121,9 @@ struct kv_ktree_store svc_tree_store(struct svc_tree_store *store);
 /* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
  * call->erasure. */
 KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct svc_session *ret_session);
+/* A session's row. Another tenant's is answered like one that does not exist, to the letter. */
+KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
+                      struct kv_errinfo *info, struct kv_store_session *ret_row);
 /* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);

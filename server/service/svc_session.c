@@ -117,16 +117,23 @@ static void model_of_row(const struct kv_store_session *row, struct kv_model *re
     }
 }
 
+KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
+                      struct kv_errinfo *info, struct kv_store_session *ret_row)
+{
+    enum kv_err rc = kv_store_session_get(pg, session, info, ret_row);
+    if (rc == KV_E_NOT_FOUND || (rc == KV_OK && !kv_id_equal(&ret_row->tenant, tenant))) {
+        return kv_fail(info, KV_E_NOT_FOUND, "no such session");
+    }
+    return rc;
+}
+
 static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_session *ret_session)
 {
     struct kv_store_session *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
     if (row == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(kv_store_session_get(call->pg, id, &call->info, row));
-    if (!kv_id_equal(&row->tenant, &call->who.tenant)) {
-        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
-    }
+    KV_TRY(svc_session_row(call->pg, id, &call->who.tenant, &call->info, row));
     struct svc_session session = {
         .id = row->id, .tenant = row->tenant, .revoked = row->state != KV_SESSION_ACTIVE, .erasure = row->erasure};
     model_of_row(row, &session.model);

@@ -172,10 +172,7 @@ KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, stru
     if (row == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(kv_store_session_get(call->pg, session, &call->info, row));
-    if (!kv_id_equal(&row->tenant, &call->who.tenant)) {
-        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
-    }
+    KV_TRY(svc_session_row(call->pg, session, &call->who.tenant, &call->info, row));
     if (row->state != KV_SESSION_ACTIVE) {
         call->erasure = row->erasure;
         return kv_fail(&call->info, KV_E_SESSION_ERASED, "this session was erased");

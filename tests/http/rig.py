@@ -1,0 +1,244 @@
+"""Starts the real server for a suite, talks to it, and takes everything down again.
+
+A suite ends with `rig.main(__name__)`. Options come from CMake; what is absent makes the suite exit with 77.
+"""
+import argparse
+import atexit
+import glob
+import http.client
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+from contract import Contract
+
+SKIP = 77
+options = None
+contract = None
+
+
+class Answer:
+    def __init__(self, status, headers, body, head=False):
+        self.status, self.headers, self.body, self.head = status, headers, body, head
+
+    def json(self):
+        def once(pairs):
+            names = [name for name, _ in pairs]
+            assert len(names) == len(set(names)), f"a member twice in {names}"
+            return dict(pairs)
+
+        return json.loads(self.body, object_pairs_hook=once)
+
+    @property
+    def code(self):
+        return self.json().get("code")
+
+    @property
+    def pointer(self):
+        return self.json().get("errors", [{}])[0].get("pointer")
+
+    def __repr__(self):
+        return f"{self.status} {self.body[:400]}"
+
+
+class UnixConnection(http.client.HTTPConnection):
+    def __init__(self, path, timeout):
+        super().__init__("kvrun", timeout=timeout)
+        self.path = path
+
+    def connect(self):
+        self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self.path)
+
+
+def wait_for(what, condition, seconds=20.0):
+    """Waits for a condition; the wait's end fails the test."""
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"waited {seconds} s for {what}")
+
+
+class Server:
+    """One server with a private database in a fresh folder."""
+
+    def __init__(self, *extra):
+        self.folder = tempfile.mkdtemp(prefix="kvh.")
+        self.state = os.path.join(self.folder, "state")
+        self.extra = extra
+        self.log = []
+        self.cluster_folder = None
+        self.process = None
+        atexit.register(self.remove)
+        self.start()
+
+    def start(self):
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN")}
+        command = [options.kvrun, "serve", f"--state.dir={self.state}", "--http.listen=127.0.0.1:0",
+                   "--http.admin_listen=127.0.0.1:0", "--tiers.nvme.bytes=256MiB", "--tiers.dram.bytes=64MiB",
+                   "--db.migrate=auto", *self.extra]
+        self.ready = threading.Event()
+        self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
+                                        stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
+        self.reader = threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True)
+        self.reader.start()
+        if not self.ready.wait(60):
+            self.process.kill()
+            raise AssertionError("the server is not ready after 60 s:\n" + "".join(self.log[-20:]))
+        if self.process.poll() is not None or not hasattr(self, "port"):
+            raise AssertionError("the server ended:\n" + "".join(self.log[-20:]))
+        self.operator = pathlib.Path(self.state, "operator.key").read_text().strip()
+
+    def read_log(self, stream):
+        for line in stream:
+            self.log.append(line)
+            try:
+                entry = json.loads(line)
+            except ValueError:
+                continue
+            if entry.get("event") in ("private_cluster_made", "private_cluster_started"):
+                self.cluster_folder = entry.get("folder", self.cluster_folder)
+            if entry.get("module") == "server" and entry.get("event") == "ready":
+                self.port, self.admin_port = entry["port"], entry["admin_port"]
+                self.ready.set()
+        self.ready.set()
+
+    def stop(self):
+        """SIGTERM, and the exit status."""
+        if self.process is None:
+            return 0
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            code = self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            code = -9
+        self.reader.join(10)
+        self.process.stderr.close()
+        self.process = None
+        return code
+
+    def remove(self):
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        if self.cluster_folder and os.path.basename(self.cluster_folder).startswith("kvrun-postgres"):
+            shutil.rmtree(self.cluster_folder, ignore_errors=True)
+
+    def alive(self):
+        return self.process is not None and self.process.poll() is None
+
+    def call(self, method, path, token=None, body=None, headers=None, **how):
+        """One request on a connection of its own; the answer is held to the contract. `body`: bytes as they are, or
+        anything that JSON can say. how: admin, unix, timeout, check."""
+        send = {"Accept": "*/*", **(headers or {})}
+        if token:
+            send["Authorization"] = f"Bearer {token}"
+        if body is not None and not isinstance(body, bytes):
+            body = json.dumps(body).encode()
+        if body is not None:
+            send.setdefault("Content-Type", "application/json")
+        timeout = how.get("timeout", 60)
+        if how.get("unix"):
+            connection = UnixConnection(how["unix"], timeout)
+        else:
+            port = self.admin_port if how.get("admin") else self.port
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
+        try:
+            connection.request(method, path, body=body, headers=send)
+            response = connection.getresponse()
+            found = {name.lower(): value for name, value in response.getheaders()}
+            answer = Answer(response.status, found, response.read(), method == "HEAD")
+        finally:
+            connection.close()
+        if how.get("check", True):
+            contract.check(method, path.split("?")[0], answer)
+        return answer
+
+    # --- what most suites need
+
+    def tenant(self, name):
+        answer = self.call("POST", "/v1/tenants", self.operator, {"name": name})
+        assert answer.status == 201, answer
+        return answer.json()["id"]
+
+    def key(self, tenant, *roles):
+        answer = self.call("POST", f"/v1/tenants/{tenant}/api-keys", self.operator,
+                           {"name": "-".join(roles), "roles": list(roles)})
+        assert answer.status == 201, answer
+        return answer.json()["secret"]
+
+    def session(self, token, model=None):
+        answer = self.call("POST", "/v1/sessions", token, {"model": model or {"id": "m", "revision": "r"}})
+        assert answer.status == 201, answer
+        return answer.json()["id"]
+
+    def database(self, sql):
+        """Rows of a query as text, or None where psql is not installed."""
+        psql = shutil.which("psql") or next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin/psql"))), None)
+        where = pathlib.Path(self.state, "postgres.socket")
+        if psql is None or not where.exists():
+            return None
+        url = f"host={where.read_text().strip()} port=5432 user=kvrun dbname=postgres connect_timeout=5"
+        return subprocess.run([psql, "-XAtq", url, "-c", sql], check=True, capture_output=True, text=True).stdout
+
+    def postmaster(self):
+        return int(pathlib.Path(self.cluster_folder, "postmaster.pid").read_text().split("\n")[0])
+
+
+class Suite(unittest.TestCase):
+    """`server` is there for the whole class; it must still live, and end well, when the class is done."""
+
+    server_options = ()
+    server = None
+
+    @classmethod
+    def setUpClass(cls):
+        cls.server = Server(*cls.server_options)
+
+    @classmethod
+    def tearDownClass(cls):
+        lived = cls.server.alive()
+        code = cls.server.stop()
+        tail = "".join(cls.server.log[-10:])
+        cls.server.remove()
+        assert lived, "the server died:\n" + tail
+        assert code == 0, f"the server ended with {code}:\n" + tail
+
+
+def postgres_is_here():
+    return shutil.which("initdb") or glob.glob("/usr/lib/postgresql/*/bin/initdb")
+
+
+def main(module, needs_server=True):
+    global options, contract
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvrun", default="")
+    parser.add_argument("--kv-verify", default="")
+    parser.add_argument("--source", default=str(pathlib.Path(__file__).resolve().parents[2]))
+    parser.add_argument("--jobs", help="of the runner; a suite is one job")
+    parser.add_argument("-k", action="append", help="only tests whose name has this in it")
+    options = parser.parse_args()
+    if needs_server and not os.access(options.kvrun, os.X_OK):
+        print("there is no server binary; give it with --kvrun", file=sys.stderr)
+        sys.exit(SKIP)
+    if needs_server and not postgres_is_here():
+        print("PostgreSQL's programs are not installed", file=sys.stderr)
+        sys.exit(SKIP)
+    contract = Contract(options.source)
+    argv = [module] + [word for name in options.k or [] for word in ("-k", name)]
+    unittest.main(module=module, argv=argv, verbosity=1)
