@@ -1,4 +1,6 @@
-/* See demo_run.h. */
+/*
+ * Child programs and files of the demo. Every child gets a death signal of its own, so that none outlives the demo, however it ends.
+ */
 #include "server/demo_run.h"
 
 #include "dataplane/base/env.h"

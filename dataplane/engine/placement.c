@@ -1,3 +1,7 @@
+/*
+ * What to do when the dram arena is full: a pure function of facts, so that it is judged by a table of cases. Must never free a copy that is the
+ * only one while it can still be written down.
+ */
 #include "dataplane/engine/placement_int.h"
 
 enum placement_step kv_placement_make_room(const struct placement_facts *facts)

@@ -1,4 +1,6 @@
-/* See client.h. */
+/*
+ * The caller of the REST interface, over io/httpc and jansson. Must never show a key or a body that it did not ask for.
+ */
 #include "server/cli/client.h"
 
 #include "dataplane/base/mem.h"

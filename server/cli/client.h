@@ -1,8 +1,8 @@
 /*
  * A caller of the REST interface: one server, JSON in and out. Thread: one a client.
  */
-#ifndef KV_CLIENT_H
-#define KV_CLIENT_H
+#ifndef KV_CLI_CLIENT_H
+#define KV_CLI_CLIENT_H
 
 #include "dataplane/base/buf.h"
 

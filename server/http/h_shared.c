@@ -1,4 +1,6 @@
-/* See h_shared.h. */
+/*
+ * Pieces that several handlers use: bodies, ids in paths, common members. Must never hold on to a body after its handler returned.
+ */
 #include "server/http/h_shared.h"
 
 #include "dataplane/base/check.h"

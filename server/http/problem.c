@@ -1,4 +1,6 @@
-/* See problem.h. */
+/*
+ * Makes problem documents. Must never let through what an internal failure knew: of those the caller learns the code and the request id.
+ */
 #include "server/http/problem.h"
 
 #include "dataplane/base/id.h"
