@@ -1,5 +1,6 @@
 /*
- * Child programs and files of the demo. Every child gets a death signal of its own, so that none outlives the demo, however it ends.
+ * Child programs and files of the demo. Every child gets a death signal of its own, so that none outlives the demo,
+ * however it ends.
  */
 #include "server/demo_run.h"
 

@@ -1,6 +1,6 @@
 /*
- * What to do when the dram arena is full: a pure function of facts, so that it is judged by a table of cases. Must never free a copy that is the
- * only one while it can still be written down.
+ * What to do when the dram arena is full: a pure function of facts, so that it is judged by a table of cases. Must
+ * never free a copy that is the only one while it can still be written down.
  */
 #include "dataplane/engine/placement_int.h"
 

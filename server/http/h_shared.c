@@ -1,5 +1,6 @@
 /*
- * Pieces that several handlers use: bodies, ids in paths, common members. Must never hold on to a body after its handler returned.
+ * Pieces that several handlers use: bodies, ids in paths, common members. Must never hold on to a body after its
+ * handler returned.
  */
 #include "server/http/h_shared.h"
 

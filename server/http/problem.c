@@ -1,5 +1,6 @@
 /*
- * Makes problem documents. Must never let through what an internal failure knew: of those the caller learns the code and the request id.
+ * Makes problem documents. Must never let through what an internal failure knew: of those the caller learns the code
+ * and the request id.
  */
 #include "server/http/problem.h"
 
