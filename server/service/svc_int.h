@@ -124,6 +124,7 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct
 /* A session's row. Another tenant's is answered like one that does not exist, to the letter. */
 KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
                       struct kv_errinfo *info, struct kv_store_session *ret_row);
+void svc_model_of_row(const struct kv_store_session *row, struct kv_model *ret_model);
 /* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);

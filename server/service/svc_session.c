@@ -107,7 +107,7 @@ static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
     return rc;
 }
 
-static void model_of_row(const struct kv_store_session *row, struct kv_model *ret_model)
+void svc_model_of_row(const struct kv_store_session *row, struct kv_model *ret_model)
 {
     *ret_model = (struct kv_model){0};
     snprintf(ret_model->id, sizeof ret_model->id, "%.128s", row->model_id);
@@ -136,7 +136,7 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
     KV_TRY(svc_session_row(call->pg, id, &call->who.tenant, &call->info, row));
     struct svc_session session = {
         .id = row->id, .tenant = row->tenant, .revoked = row->state != KV_SESSION_ACTIVE, .erasure = row->erasure};
-    model_of_row(row, &session.model);
+    svc_model_of_row(row, &session.model);
     if (!session.revoked) {
         KV_TRY(open_keys(call, row));
     }

@@ -179,8 +179,7 @@ KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, stru
     }
     struct kv_session_view view = {
         .id = row->id, .tenant = row->tenant, .state = "active", .created_us = row->created_us};
-    snprintf(view.model.id, sizeof view.model.id, "%.128s", row->model_id);
-    snprintf(view.model.revision, sizeof view.model.revision, "%.128s", row->model_revision);
+    svc_model_of_row(row, &view.model);
     KV_TRY(kv_engine_scope_usage(call->svc->engine, session, &view.usage));
     *ret_session = view;
     return KV_OK;
