@@ -6,6 +6,8 @@
 
 #include "dataplane/base/err.h"
 
+#include <time.h>
+
 struct kv_env {
     void *ctx;
     uint64_t (*monotonic_ns)(void *ctx);                  /* CLOCK_MONOTONIC: durations, deadlines */
@@ -19,6 +21,13 @@ extern const struct kv_env kv_env_system;
 static inline uint64_t kv_now_ns(const struct kv_env *env)
 {
     return env->monotonic_ns(env->ctx);
+}
+
+/* Nanoseconds as the C library takes them: a monotonic time for a condition's deadline, or a duration. */
+static inline struct timespec kv_timespec_of(uint64_t ns)
+{
+    return (struct timespec){.tv_sec = (time_t)(ns / UINT64_C(1000000000)),
+                             .tv_nsec = (long)(ns % UINT64_C(1000000000))};
 }
 
 #define KV_MS_NS UINT64_C(1000000)

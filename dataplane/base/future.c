@@ -63,7 +63,7 @@ static int wait_locked(struct kv_future *future, uint64_t deadline_ns)
     if (deadline_ns == UINT64_MAX) {
         return pthread_cond_wait(&future->ready, &future->lock);
     }
-    struct timespec deadline = {.tv_sec = (time_t)(deadline_ns / KV_S_NS), .tv_nsec = (long)(deadline_ns % KV_S_NS)};
+    struct timespec deadline = kv_timespec_of(deadline_ns);
     return pthread_cond_timedwait(&future->ready, &future->lock, &deadline);
 }
 

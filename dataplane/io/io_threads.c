@@ -241,7 +241,7 @@ static KV_RC threads_wait(struct kv_io *io, uint64_t deadline_ns)
     }
     uint64_t now = kv_now_ns(t->env);
     uint64_t left = deadline_ns > now ? deadline_ns - now : 0;
-    struct timespec timeout = {.tv_sec = (time_t)(left / KV_S_NS), .tv_nsec = (long)(left % KV_S_NS)};
+    struct timespec timeout = kv_timespec_of(left);
     struct pollfd bell = {.fd = t->event_fd, .events = POLLIN};
     int n = ppoll(&bell, 1, deadline_ns == UINT64_MAX ? NULL : &timeout, NULL);
     if (n == 0) {

@@ -1,9 +1,40 @@
-/* What httpd.c shares with the handlers that answer without a service thread. */
+/* The listeners' object, as httpd.c (life), access.c (requests) and the handlers that answer without a service thread
+ * share it. */
 #ifndef KV_HTTP_HTTPD_INT_H
 #define KV_HTTP_HTTPD_INT_H
 
+#include "dataplane/base/queue.h"
 #include "server/http/httpd.h"
 #include "server/http/router.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+
+#define KV_HTTPD_THREADS_MAX 64
+
+struct MHD_Daemon;
+struct kv_reaper;
+
+struct kv_listener {
+    struct kv_httpd *httpd;
+    struct MHD_Daemon *daemon;
+    unsigned kind; /* KV_ROUTE_API or KV_ROUTE_ADMIN */
+    int fd;
+    unsigned port;
+};
+
+enum { LISTEN_API, LISTEN_ADMIN, LISTEN_SOCKET, LISTENERS };
+
+struct kv_httpd {
+    struct kv_httpd_conf conf;
+    struct kv_listener listeners[LISTENERS];
+    struct kv_queue *queue;
+    struct kv_reaper *reaper;
+    _Atomic(struct kv_svc *) svc; /* NULL until the service is up */
+    pthread_t threads[KV_HTTPD_THREADS_MAX];
+    unsigned thread_count;
+    atomic_uint running; /* requests between the queue's push and their resume */
+};
 
 struct kv_svc *kv_httpd_svc(struct kv_httpd *httpd); /* NULL until the service is up */
 const struct kv_env *kv_httpd_env(const struct kv_httpd *httpd);

@@ -48,11 +48,7 @@ static void *reaper_main(void *arg)
     struct kv_reaper *reaper = arg;
     pthread_mutex_lock(&reaper->mutex);
     while (!reaper->stopping) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        uint64_t total = (uint64_t)until.tv_nsec + LOOK_NS;
-        until.tv_sec += (time_t)(total / KV_S_NS);
-        until.tv_nsec = (long)(total % KV_S_NS);
+        struct timespec until = kv_timespec_of(kv_now_ns(reaper->env) + LOOK_NS);
         if (pthread_cond_timedwait(&reaper->wake, &reaper->mutex, &until) == ETIMEDOUT) {
             look(reaper);
         }

@@ -191,11 +191,7 @@ static void round_done(struct erase_round *round)
 /* Until there is work, for at most `ns`. */
 static void await_work(struct kv_svc *svc, unsigned *seen, uint64_t ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t total = (uint64_t)until.tv_nsec + ns;
-    until.tv_sec += (time_t)(total / KV_S_NS);
-    until.tv_nsec = (long)(total % KV_S_NS);
+    struct timespec until = kv_timespec_of(kv_now_ns(svc->env) + ns);
     pthread_mutex_lock(&svc->wake_mutex);
     while (svc->eraser_work == *seen && !atomic_load(&svc->stopping) &&
            pthread_cond_timedwait(&svc->eraser_wake, &svc->wake_mutex, &until) != ETIMEDOUT) {

@@ -53,11 +53,7 @@ void svc_quarantine(struct kv_svc *svc, const char *static_reason)
 
 bool svc_sleep(struct kv_svc *svc, uint64_t ns)
 {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    uint64_t total = (uint64_t)until.tv_nsec + ns;
-    until.tv_sec += (time_t)(total / KV_S_NS);
-    until.tv_nsec = (long)(total % KV_S_NS);
+    struct timespec until = kv_timespec_of(kv_now_ns(svc->env) + ns);
     pthread_mutex_lock(&svc->wake_mutex);
     while (!atomic_load(&svc->stopping) &&
            pthread_cond_timedwait(&svc->stopping_wake, &svc->wake_mutex, &until) != ETIMEDOUT) {

@@ -138,7 +138,7 @@ static bool ended(enum kv_erasure_state state)
 /* Until something changed, or the deadline. */
 static void await_change(struct kv_svc *svc, unsigned *seen, uint64_t deadline_ns)
 {
-    struct timespec until = {.tv_sec = (time_t)(deadline_ns / KV_S_NS), .tv_nsec = (long)(deadline_ns % KV_S_NS)};
+    struct timespec until = kv_timespec_of(deadline_ns);
     pthread_mutex_lock(&svc->wake_mutex);
     while (svc->erasure_changes == *seen && !atomic_load(&svc->stopping) &&
            pthread_cond_timedwait(&svc->erasure_changed, &svc->wake_mutex, &until) != ETIMEDOUT) {
