@@ -43,7 +43,7 @@ class Contract:
     def __init__(self, source):
         self.document = None
         if yaml is None:
-            print("PyYAML or jsonschema is missing: answers are checked against problem documents only", file=sys.stderr)
+            print("PyYAML or jsonschema is missing: only problem documents are checked", file=sys.stderr)
             return
         self.document = yaml.safe_load((Path(source) / "api/openapi.yaml").read_text())
         self.validators = {}

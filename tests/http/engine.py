@@ -6,6 +6,8 @@ import os
 import pathlib
 import socket
 
+import rig
+
 F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 
 
@@ -45,6 +47,11 @@ def hand_over(path, fd, byte=b"F", count=1):
     return line.decode().strip()
 
 
+def answered(answer):
+    """None for a 503, so that it can be waited for another answer."""
+    return None if answer.status == 503 else answer
+
+
 def hash_of(text):
     return hashlib.sha256(text.encode()).hexdigest()
 
@@ -72,7 +79,7 @@ class Engine:
         boot_id = pathlib.Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         body = {"name": name, "kind": "sim", "engine_version": "1", "pid": pid, "boot_id": boot_id,
                 "model": {"id": "m", "revision": "r"}, "lease_seconds": lease, **members}
-        return self.server.call("POST", "/v1/engines", self.token, body, unix=self.socket)
+        return self.server.patient("POST", "/v1/engines", self.token, body, unix=self.socket)
 
     def regions(self, **members):
         half = self.slots * self.run
@@ -91,7 +98,7 @@ class Engine:
         return self.server.call("POST", f"/v1/engines/{self.id}/pools", self.token, body, unix=self.socket)
 
     def open_pool(self):
-        answer = self.register_pool()
+        answer = rig.wait_for("a pool", lambda: answered(self.register_pool()))
         assert answer.status == 201, answer
         self.pool = answer.json()["id"]
         return self

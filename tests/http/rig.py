@@ -171,19 +171,27 @@ class Server:
 
     # --- what most suites need
 
+    def patient(self, *request, **how):
+        """A call that is repeated while the answer says that it may be: preparing a test is not the test."""
+        def once():
+            answer = self.call(*request, **how)
+            return None if answer.status == 503 and answer.json()["retryable"] else answer
+
+        return wait_for("an answer other than 503", once, 40)
+
     def tenant(self, name):
-        answer = self.call("POST", "/v1/tenants", self.operator, {"name": name})
+        answer = self.patient("POST", "/v1/tenants", self.operator, {"name": name})
         assert answer.status == 201, answer
         return answer.json()["id"]
 
     def key(self, tenant, *roles):
-        answer = self.call("POST", f"/v1/tenants/{tenant}/api-keys", self.operator,
-                           {"name": "-".join(roles), "roles": list(roles)})
+        answer = self.patient("POST", f"/v1/tenants/{tenant}/api-keys", self.operator,
+                              {"name": "-".join(roles), "roles": list(roles)})
         assert answer.status == 201, answer
         return answer.json()["secret"]
 
     def session(self, token, model=None):
-        answer = self.call("POST", "/v1/sessions", token, {"model": model or {"id": "m", "revision": "r"}})
+        answer = self.patient("POST", "/v1/sessions", token, {"model": model or {"id": "m", "revision": "r"}})
         assert answer.status == 201, answer
         return answer.json()["id"]
 
@@ -196,8 +204,8 @@ class Server:
         url = f"host={where.read_text().strip()} port=5432 user=kvrun dbname=postgres connect_timeout=5"
         return subprocess.run([psql, "-XAtq", url, "-c", sql], check=True, capture_output=True, text=True).stdout
 
-    def postmaster(self):
-        return int(pathlib.Path(self.cluster_folder, "postmaster.pid").read_text().split("\n")[0])
+    def postmaster(self, data="data"):
+        return int(pathlib.Path(self.cluster_folder, data, "postmaster.pid").read_text().split("\n")[0])
 
 
 class Suite(unittest.TestCase):

@@ -235,7 +235,8 @@ class Transfers(rig.Suite):
         return answer.json()
 
     def certificate(self, erasure, accept, token=None):
-        answer = self.server.call("GET", erasure["links"]["certificate"], token or self.admin, headers={"Accept": accept})
+        answer = self.server.call("GET", erasure["links"]["certificate"], token or self.admin,
+                                  headers={"Accept": accept})
         self.assertEqual(answer.status, 200, answer)
         return answer
 
