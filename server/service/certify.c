@@ -70,7 +70,8 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .fenced_how = "self",
                                     .fenced_us = job->at_us[KV_ERASURE_FENCED],
                                     .purged_us = job->at_us[KV_ERASURE_PURGED],
-                                    .samples = job->facts.samples,
+                                    /* One that did not open before proves nothing and is not counted. */
+                                    .samples = job->facts.control_opened,
                                     .control_opened = job->facts.control_opened,
                                     .opened_after = job->facts.opened_after,
                                     .old_root_gone = (job->facts.checks & KV_ERASED_ROOT_GONE) != 0,

@@ -7,6 +7,7 @@
 
 #include "dataplane/base/log.h"
 
+#include <errno.h>
 #include <string.h>
 
 #define INSTANCES_MAX 16
@@ -110,16 +111,6 @@ static KV_RC renew(struct kv_svc *svc, struct kv_errinfo *info)
     return rc;
 }
 
-struct leave_tx {
-    struct kv_svc *svc;
-};
-
-static KV_RC leave_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
-{
-    struct leave_tx *tx = ctx;
-    return kv_store_instance_leave(pg, &tx->svc->instance, tx->svc->lease_row.incarnation, info);
-}
-
 static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *info)
 {
     bool db_ok = rc != KV_E_DB_UNAVAILABLE;
@@ -139,13 +130,25 @@ static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *in
     svc_engines_expire(svc);
 }
 
+/* Until the next tick, or the end. A stop that has begun is not the end: running requests still need their keys. */
+static bool sleep_tick(struct kv_svc *svc)
+{
+    struct timespec until = kv_timespec_of(kv_now_ns(svc->env) + TICK_NS);
+    pthread_mutex_lock(&svc->wake_mutex);
+    while (!atomic_load(&svc->lease_stop) &&
+           pthread_cond_timedwait(&svc->stopping_wake, &svc->wake_mutex, &until) != ETIMEDOUT) {
+    }
+    pthread_mutex_unlock(&svc->wake_mutex);
+    return atomic_load(&svc->lease_stop);
+}
+
 void *svc_lease_main(void *arg)
 {
     struct kv_svc *svc = arg;
     uint64_t next_ns = 0;
     enum kv_err rc = KV_OK;
     struct kv_errinfo info = {0};
-    while (!svc_sleep(svc, TICK_NS)) {
+    while (!sleep_tick(svc)) {
         if (boottime(svc) >= next_ns) {
             info = (struct kv_errinfo){0};
             rc = renew(svc, &info);
@@ -153,8 +156,36 @@ void *svc_lease_main(void *arg)
         }
         tick(svc, rc, &info);
     }
-    struct leave_tx leave = {.svc = svc};
-    KV_IGNORE(kv_pg_tx(svc->lease.pg, "lease-leave", leave_tx, &leave, &info, NULL),
-              "an unreachable database lets the lease run out");
     return NULL;
+}
+
+/* --- the end ----------------------------------------------------------------------------------------------------- */
+
+void svc_lease_stop(struct kv_svc *svc)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    atomic_store(&svc->lease_stop, true);
+    pthread_cond_broadcast(&svc->stopping_wake);
+    pthread_mutex_unlock(&svc->wake_mutex);
+    if (svc->lease.started) {
+        pthread_join(svc->lease.thread, NULL);
+        svc->lease.started = false;
+    }
+}
+
+static KV_RC leave_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct kv_svc *svc = ctx;
+    return kv_store_instance_leave(pg, &svc->instance, svc->lease_row.incarnation, info);
+}
+
+void svc_lease_leave(struct kv_svc *svc)
+{
+    struct kv_errinfo info = {0};
+    if (svc->lease.pg != NULL) {
+        KV_IGNORE(kv_pg_tx(svc->lease.pg, "lease-leave", leave_tx, svc, &info, NULL),
+                  "an unreachable database lets the lease run out");
+        kv_pg_close(svc->lease.pg);
+        svc->lease.pg = NULL;
+    }
 }

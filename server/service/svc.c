@@ -359,6 +359,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
     stop_thread(&svc->eraser);
+    svc_lease_stop(svc);
     enum kv_err rc = KV_OK;
     if (svc->engine != NULL) {
         rc = kv_engine_stop(svc->engine); /* its last records go to the journal */
@@ -372,7 +373,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     if (svc->journal != NULL) {
         kv_journal_close(svc->journal);
     }
-    stop_thread(&svc->lease);
+    svc_lease_leave(svc);
     svc_engines_done(svc);
     free_values(&svc->sessions);
     free_values(&svc->known_keys);

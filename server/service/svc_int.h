@@ -87,7 +87,7 @@ struct kv_svc {
     unsigned eraser_work; /* counts requests; under wake_mutex */
     unsigned erasure_changes;
 
-    atomic_bool stopping, sequencer_stop, db_ok, lease_ok, migrated;
+    atomic_bool stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
@@ -159,6 +159,9 @@ struct erase_round; /* one batch on its way, see erase_int.h */
 /* --- lease.c */
 KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
 void *svc_lease_main(void *svc);
+/* Two steps of the end: the thread first, because it uses the engine; the lease when nothing uses keys any more. */
+void svc_lease_stop(struct kv_svc *svc);
+void svc_lease_leave(struct kv_svc *svc);
 
 /* --- fd_socket.c */
 KV_RC svc_fd_socket_open(struct kv_svc *svc, struct kv_errinfo *info);

@@ -163,6 +163,9 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *id, struct svc_
         KV_TRY(load(call, id, &session));
     }
     if (session.revoked) {
+        if (kv_id_is_zero(&session.erasure)) { /* a revocation that came by its number says nothing of the erasure */
+            KV_IGNORE(load(call, id, &session), "it is refused in any case");
+        }
         return refuse_revoked(call, &session);
     }
     *ret_session = session;

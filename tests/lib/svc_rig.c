@@ -2,6 +2,7 @@
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
+#include "server/service/svc_int.h"
 #include "server/store/pg_int.h"
 
 #include <fcntl.h>
@@ -310,6 +311,33 @@ bool kvt_svc_certificate_good(struct kv_call *call, struct kv_id erasure, struct
     kv_buf_done(&report->payload);
     kv_free(report);
     return good;
+}
+
+static bool answers_erased(const struct kv_call *call, enum kv_err rc, struct kv_id erasure, const char *what)
+{
+    if (rc == KV_E_SESSION_ERASED && kv_id_equal(&call->erasure, &erasure)) {
+        return true;
+    }
+    (void)fprintf(stderr, "svc_rig: %s of an erased session answers %s%s\n", what, kv_err_name(rc),
+                  kv_id_is_zero(&call->erasure) ? " without its erasure" : "");
+    return false;
+}
+
+bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, struct kv_id session, struct kv_id erasure)
+{
+    struct kv_session_view view;
+    uint32_t count = 0;
+    bool refused = answers_erased(call, kvt_svc_offload(call, engine, session, 0, 2, KV_WAIT_DRAM), erasure, "offload");
+    refused = answers_erased(call, kvt_svc_restore(call, engine, session, 0, 2, &count), erasure, "restore") && refused;
+    refused = refused && count == 0;
+    refused = answers_erased(call, kvt_svc_lookup(call, engine, session, 0, 2, &count), erasure, "lookup") && refused;
+    call->erasure = (struct kv_id){0};
+    return answers_erased(call, kv_svc_session_get(call, &session, &view), erasure, "reading") && refused;
+}
+
+void kvt_svc_block_ids(struct kvt_svc *rig, struct kv_id session, struct kv_buf *ret_ids)
+{
+    must(kv_engine_scope_blocks(rig->svc->engine, &session, ret_ids), "block ids", NULL);
 }
 
 /* --- readiness --------------------------------------------------------------------------------------------------- */

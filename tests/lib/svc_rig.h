@@ -63,6 +63,11 @@ struct kv_erasure_view kvt_svc_erase(struct kv_call *call, struct kv_id session)
 /* The bundle verifies with the service's own public keys. */
 bool kvt_svc_certificate_good(struct kv_call *call, struct kv_id erasure, struct kv_buf *ret_bundle);
 
+/* Offload, restore, lookup and reading answer SESSION_ERASED, restore nothing, and name the erasure. */
+bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, struct kv_id session, struct kv_id erasure);
+/* The session's block ids, 32 bytes each, into an initialised buffer. */
+void kvt_svc_block_ids(struct kvt_svc *rig, struct kv_id session, struct kv_buf *ret_ids);
+
 bool kvt_svc_check_ok(struct kvt_svc *rig, const char *name); /* of kv_svc_ready */
 const char *kvt_svc_check_detail(struct kvt_svc *rig, const char *name);
 /* Until check `name` is `ok`; false after KVT_WAIT_S. */
