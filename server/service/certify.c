@@ -226,9 +226,18 @@ static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
     return rc;
 }
 
-KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
+/* Hygiene: the claim does not rest on it, so a failure does not hold the certificate up. Done before the end, which is
+ * not repeated. */
+static void clean(struct erase_round *round, const struct kv_store_erasure *job)
 {
     uint64_t blocks = 0;
+    enum kv_err rc = kv_engine_drop_scope(round->svc->engine, &job->session, &blocks);
+    kv_log(rc == KV_OK ? KV_LOG_INFO : KV_LOG_WARN, "eraser", rc == KV_OK ? "cleaned" : "not-cleaned",
+           KV_FID("session", "ses", &job->session), KV_FU("blocks", blocks));
+}
+
+KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
+{
     KV_TRY(kv_store_erasure_get(round->pg, &job->id, &round->info, job)); /* times and facts as they are stored */
     if (!job->has_jws) {
         KV_TRY(issue(round, job));
@@ -237,15 +246,11 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
     if (KV_FAULT("erase/certificate")) {
         return KV_E_INTERNAL;
     }
+    clean(round, job);
     KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL));
     KV_TRY(bundle(round, job));
     job->state = KV_ERASURE_CERTIFIED;
-    if (KV_FAULT("erase/certified")) {
-        return KV_E_INTERNAL;
-    }
-    KV_TRY(
-        kv_engine_drop_scope(round->svc->engine, &job->session, &blocks)); /* hygiene: the claim does not rest on it */
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
-           KV_FID("session", "ses", &job->session), KV_FU("blocks", blocks));
-    return KV_OK;
+           KV_FID("session", "ses", &job->session));
+    return KV_FAULT("erase/certified") ? KV_E_INTERNAL : KV_OK;
 }

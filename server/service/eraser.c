@@ -150,8 +150,9 @@ static KV_RC certify_all(struct erase_round *round)
 {
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_VERIFIED) {
-            KV_TRY(erase_certify(round, &round->jobs[i]));
-            svc_erasure_signal(round->svc);
+            enum kv_err rc = erase_certify(round, &round->jobs[i]);
+            svc_erasure_signal(round->svc); /* in doubt, too: who waits asks the database */
+            KV_TRY(rc);
         }
     }
     return KV_OK;

@@ -1,5 +1,6 @@
 #include "tests/lib/svc_rig.h"
 
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "server/service/svc_int.h"
@@ -333,6 +334,44 @@ bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, stru
     refused = answers_erased(call, kvt_svc_lookup(call, engine, session, 0, 2, &count), erasure, "lookup") && refused;
     call->erasure = (struct kv_id){0};
     return answers_erased(call, kv_svc_session_get(call, &session, &view), erasure, "reading") && refused;
+}
+
+static struct kv_id stored_session(struct kvt_svc *rig, const struct kvt_engine *engine)
+{
+    struct kv_id session = kvt_svc_session(&rig->call);
+    must(kvt_svc_offload(&rig->call, engine, session, 0, 3, KV_WAIT_DURABLE), "offload", &rig->call.info);
+    return session;
+}
+
+static bool erases(struct kvt_svc *rig, const struct kvt_engine *engine, struct kv_id session)
+{
+    struct kv_buf bundle;
+    struct kv_erasure_view view = kvt_svc_erase(&rig->call, session);
+    if (view.state != KV_ERASURE_CERTIFIED) {
+        (void)fprintf(stderr, "svc_rig: the erasure is %s\n", kv_erasure_state_name(view.state));
+        return false;
+    }
+    bool good = kvt_svc_certificate_good(&rig->call, view.id, &bundle);
+    kv_buf_done(&bundle);
+    return kvt_svc_refused(&rig->call, engine, session, view.id) && good;
+}
+
+bool kvt_svc_erases_despite(const char *fault)
+{
+    struct kvt_svc rig;
+    struct kvt_engine engine;
+    uint32_t right = 0;
+    kvt_svc_open(&rig);
+    kvt_engine_open(&rig.call, &engine);
+    struct kv_id erased = stored_session(&rig, &engine), beside = stored_session(&rig, &engine);
+    kv_fault_set(fault);
+    bool good = erases(&rig, &engine, erased);
+    kv_fault_set(NULL);
+    good = kvt_svc_restore(&rig.call, &engine, beside, 0, 3, &right) == KV_OK && right == 3 && good;
+    good = erases(&rig, &engine, beside) && good;
+    kvt_engine_close(&engine);
+    kvt_svc_done(&rig);
+    return good;
 }
 
 void kvt_svc_block_ids(struct kvt_svc *rig, struct kv_id session, struct kv_buf *ret_ids)
