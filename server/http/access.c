@@ -1,8 +1,11 @@
 /*
  * A request's way through the listener's thread:
  *
- *   target seen ─► NEW ─ guard, route ─► BODY ─ upload complete ─► QUEUED (suspended) ─ service thread ─► ANSWERED
- * (resumed) ─► DONE └─ refused ──────────────────────────────────────────────────────────────────────► ANSWERED
+ *   NEW ─ guard, route ─► BODY ─ upload complete ─► QUEUED ─ service thread ─► ANSWERED ─► DONE
+ *    │                     │                                                     ▲
+ *    └── refused ──────────┴── refused, or an inline route ──────────────────────┘
+ *
+ * While it is QUEUED its connection is suspended.
  *
  * Must never answer a connection twice, or resume one that is not suspended.
  */

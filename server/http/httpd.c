@@ -209,10 +209,11 @@ KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns)
 {
     uint64_t deadline = kv_now_ns(httpd->conf.env) + grace_ns;
     for (int i = 0; i < LISTENERS; i++) {
-        if (httpd->listeners[i].daemon != NULL &&
-            MHD_quiesce_daemon(httpd->listeners[i].daemon) != MHD_INVALID_SOCKET) {
-            close(httpd->listeners[i].fd);
-            httpd->listeners[i].fd = -1;
+        struct kv_listener *listener = &httpd->listeners[i];
+        if (listener->daemon != NULL && MHD_quiesce_daemon(listener->daemon) != MHD_INVALID_SOCKET) {
+            shutdown(listener->fd,
+                     SHUT_RDWR); /* refuses callers; its thread may still use the number, so it stays open */
+            listener->quiesced = true;
         }
     }
     while (atomic_load(&httpd->running) > 0 && kv_now_ns(httpd->conf.env) < deadline) {
@@ -234,10 +235,12 @@ void kv_httpd_stop(struct kv_httpd *httpd)
         pthread_join(httpd->threads[i], NULL);
     }
     for (int i = 0; i < LISTENERS; i++) {
-        if (httpd->listeners[i].daemon != NULL) {
-            MHD_stop_daemon(httpd->listeners[i].daemon);
-        } else if (httpd->listeners[i].fd >= 0) {
-            close(httpd->listeners[i].fd);
+        struct kv_listener *listener = &httpd->listeners[i];
+        if (listener->daemon != NULL) {
+            MHD_stop_daemon(listener->daemon); /* closes the socket unless it was quiesced */
+        }
+        if (listener->fd >= 0 && (listener->daemon == NULL || listener->quiesced)) {
+            close(listener->fd);
         }
     }
     if (httpd->conf.socket != NULL) {

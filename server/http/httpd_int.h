@@ -21,6 +21,7 @@ struct kv_listener {
     unsigned kind; /* KV_ROUTE_API or KV_ROUTE_ADMIN */
     int fd;
     unsigned port;
+    bool quiesced; /* the socket is ours to close, after the library's thread ended */
 };
 
 enum { LISTEN_API, LISTEN_ADMIN, LISTEN_SOCKET, LISTENERS };

@@ -167,8 +167,8 @@ class Smuggling(rig.Suite):
 
     def test_a_body_that_was_asked_about_gets_its_100(self):
         key = self.server.operator.encode()
-        head = post(b"Authorization: Bearer " + key + b"\r\nContent-Type: application/json\r\nExpect: 100-continue\r\n" +
-                    LENGTH % 19, target=b"/v1/tenants")
+        head = post(b"Authorization: Bearer " + key + b"\r\nContent-Type: application/json\r\n" +
+                    b"Expect: 100-continue\r\n" + LENGTH % 19, target=b"/v1/tenants")
         with socket.create_connection(("127.0.0.1", self.server.port), timeout=10) as connection:
             connection.sendall(head)
             self.assertTrue(connection.recv(64).startswith(b"HTTP/1.1 100 "))
