@@ -46,6 +46,10 @@ struct kv_engine_conf {
 
 struct kv_engine;
 
+/* Puts the engine's metric families there, all zero. Start does it, too; a server calls it before it can be scraped.
+ * Thread: before others start. */
+void kv_engine_metrics_init(void);
+
 KV_RC kv_engine_start(const struct kv_engine_conf *conf, struct kv_errinfo *info, struct kv_engine **ret_engine);
 /* Fences everything, waits for what runs, flushes, writes the checkpoint, frees. */
 KV_RC kv_engine_stop(struct kv_engine *engine);

@@ -250,6 +250,7 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL));
     KV_TRY(bundle(round, job));
     job->state = KV_ERASURE_CERTIFIED;
+    svc_metrics_certified(erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
            KV_FID("session", "ses", &job->session));
     return KV_FAULT("erase/certified") ? KV_E_INTERNAL : KV_OK;

@@ -218,6 +218,7 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(kv_pg_tx(round->pg, "erase-verified", verified_tx, &tx, &round->info, NULL));
     job->state = passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED;
     if (job->state == KV_ERASURE_QUARANTINED) {
+        svc_metrics_quarantined();
         kv_log(KV_LOG_ERROR, "eraser", "erasure-quarantined", KV_FID("erasure", "era", &job->id),
                KV_FU("checks", job->facts.checks), KV_FU("samples", job->facts.samples),
                KV_FU("control", job->facts.control_opened), KV_FU("opened", job->facts.opened_after));

@@ -168,10 +168,12 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_erasure_list_open(round->pg, 1, &round->info, round->jobs, &open));
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     if (open == 0 && batches == 0) {
+        atomic_store(&round->svc->erasures_open, 0);
         return KV_OK;
     }
     KV_TRY(take_fence(round));
     KV_TRY(find_batch(round));
+    atomic_store(&round->svc->erasures_open, round->job_count);
     *ret_jobs = round->job_count;
     enum kv_err rc = steps(round);
     svc_erasure_signal(round->svc);

@@ -288,6 +288,7 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
 static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
 {
     KV_TRY(start_local(svc, info));
+    svc_metrics_start(svc);
     struct kv_pg *pg = NULL;
     KV_TRY(svc_pg_open(svc, "kvrun/start", info, &pg));
     enum kv_err rc = start_database(svc, pg, info);
@@ -356,6 +357,7 @@ void kv_svc_begin_stop(struct kv_svc *svc)
 KV_RC kv_svc_stop(struct kv_svc *svc)
 {
     kv_svc_begin_stop(svc);
+    svc_metrics_stop(svc);
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
     stop_thread(&svc->eraser);

@@ -30,6 +30,9 @@ struct kv_svc_conf {
     const struct kv_env *env;
 };
 
+/* Puts the metric families of the service and the data plane there, all zero, before the listeners open. */
+void kv_svc_metrics_init(void);
+
 /* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the
  * threads: lease keeper, eraser, sequencer, descriptor socket. */
 KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc);

@@ -88,6 +88,7 @@ struct kv_svc {
     unsigned erasure_changes;
 
     atomic_bool stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
+    _Atomic size_t erasures_open;     /* as the eraser saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
@@ -162,6 +163,12 @@ void *svc_lease_main(void *svc);
 /* Two steps of the end: the thread first, because it uses the engine; the lease when nothing uses keys any more. */
 void svc_lease_stop(struct kv_svc *svc);
 void svc_lease_leave(struct kv_svc *svc);
+
+/* --- svc_metrics.c */
+void svc_metrics_start(struct kv_svc *svc); /* once the journal and the keyring are there */
+void svc_metrics_stop(struct kv_svc *svc);
+void svc_metrics_certified(uint64_t duration_us);
+void svc_metrics_quarantined(void);
 
 /* --- fd_socket.c */
 KV_RC svc_fd_socket_open(struct kv_svc *svc, struct kv_errinfo *info);
