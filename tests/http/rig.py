@@ -135,9 +135,12 @@ class Server:
 
     def remove(self):
         self.stop()
+        sockets = pathlib.Path(self.state, "postgres.socket")
+        places = [self.cluster_folder or ""] + ([sockets.read_text().strip()] if sockets.exists() else [])
+        for place in places:  # what the server puts elsewhere when the state folder does not suit the database
+            if os.path.basename(place).startswith(("kvrun-postgres-", "kvrun-db-")):
+                shutil.rmtree(place, ignore_errors=True)
         shutil.rmtree(self.folder, ignore_errors=True)
-        if self.cluster_folder and os.path.basename(self.cluster_folder).startswith("kvrun-postgres"):
-            shutil.rmtree(self.cluster_folder, ignore_errors=True)
 
     def alive(self):
         return self.process is not None and self.process.poll() is None
