@@ -10,8 +10,7 @@
 #include "server/demo_int.h"
 
 #include <errno.h>
-#include <libgen.h>
-#include <limits.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -60,7 +59,7 @@ static bool find_ready(const struct kv_buf *log, unsigned *ret_port)
 static KV_RC await_ready(struct demo *demo, const char *log, unsigned *ret_port)
 {
     uint64_t deadline = kv_now_ns(&kv_env_system) + 60 * KV_S_NS;
-    while (kv_now_ns(&kv_env_system) < deadline && demo_alive(demo->server)) {
+    while (kv_now_ns(&kv_env_system) < deadline && demo_alive(demo->server) && demo_caught_signal() == 0) {
         kv_buf_reset(&demo->out);
         if (demo_read_file(log, &demo->out) == KV_OK && find_ready(&demo->out, ret_port)) {
             return KV_OK;
@@ -68,10 +67,7 @@ static KV_RC await_ready(struct demo *demo, const char *log, unsigned *ret_port)
         struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }
-    if (demo->out.data != NULL) {
-        fprintf(stderr, "%s\n", (const char *)demo->out.data);
-    }
-    return kv_fail(&demo->info, KV_E_TIMEOUT, "the server did not get ready; its log is above");
+    return kv_fail(&demo->info, KV_E_TIMEOUT, "the server did not get ready");
 }
 
 static KV_RC read_key(struct demo *demo, const char *path, char key[KEY_SIZE])
@@ -89,12 +85,16 @@ static KV_RC read_key(struct demo *demo, const char *path, char key[KEY_SIZE])
 
 static KV_RC start_server(struct demo *demo)
 {
-    char exe[PATH_SIZE], state[PATH_SIZE], log[PATH_SIZE], key[PATH_SIZE], address[40];
+    char exe[PATH_SIZE], state[PATH_SIZE], log[PATH_SIZE], key[PATH_SIZE], file[PATH_SIZE], address[40];
     unsigned port = 0;
+    /* An empty file, so that no configuration of this machine's own server is taken. */
+    KV_TRY(demo_write_file(demo_at(demo, "kvrun.conf", file), KV_BYTES("", 0), &demo->info));
     snprintf(state, sizeof state, "--state.dir=%s/server", demo->folder);
     demo_program(demo, "kvrun", exe);
     char *const argv[] = {exe,
                           (char[]){"serve"},
+                          (char[]){"--config"},
+                          file,
                           state,
                           (char[]){"--http.listen=127.0.0.1:0"},
                           (char[]){"--http.admin_listen=127.0.0.1:0"},
@@ -247,35 +247,16 @@ static const struct {
     {"the certificate", demo_check_certificate},
 };
 
-static KV_RC prepare(struct demo *demo)
-{
-    const char *parent = getenv("TMPDIR");
-    parent = parent != NULL && strlen(parent) < 40 ? parent : "/tmp"; /* a socket's path is at most 107 bytes */
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
-    snprintf(demo->folder, sizeof demo->folder, "%s/kvrun-demo-XXXXXX", parent);
-    if (n <= 0 || mkdtemp(demo->folder) == NULL || chmod(demo->folder, 0711) != 0) {
-        return kv_fail(&demo->info, KV_E_IO, "cannot make a folder in %s: %s", parent, strerror(errno));
-    }
-    exe[n] = '\0';
-    snprintf(demo->bin, sizeof demo->bin, "%s", dirname(exe));
-    snprintf(demo->certificate, sizeof demo->certificate, "%.4000s/demo-certificate", demo->bin);
-    if (mkdir(demo->certificate, 0755) != 0 && errno != EEXIST) {
-        demo_at(demo, "certificate", demo->certificate);
-        demo->keep = true;
-        if (mkdir(demo->certificate, 0755) != 0) {
-            return kv_fail(&demo->info, KV_E_IO, "cannot make a folder for the certificate: %s", strerror(errno));
-        }
-    }
-    return KV_OK;
-}
-
 static KV_RC run_steps(struct demo *demo)
 {
-    KV_TRY(prepare(demo));
+    demo_clean_environment();
+    KV_TRY(demo_prepare(demo));
     for (unsigned i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         title(i + 1, steps[i].title);
         KV_TRY(steps[i].run(demo));
+        if (demo_caught_signal() != 0) {
+            return kv_fail(&demo->info, KV_E_INVALID_STATE, "interrupted");
+        }
     }
     return KV_OK;
 }
@@ -292,11 +273,31 @@ static enum kv_err clean_up(struct demo *demo)
     explicit_bzero(demo->engine_key, sizeof demo->engine_key);
     if (demo->keep) {
         printf("\nkept: %s\n", demo->folder);
-    } else if (demo->folder[0] != '\0') {
-        demo_remove_tree(demo->folder);
+    } else if (demo->folder[0] != '\0' && !demo_remove_all(demo)) {
+        printf("\nnot all of %s could be removed: %s\n", demo->folder, strerror(errno));
     }
     kv_buf_done(&demo->out);
     return rc;
+}
+
+/* As if the signal had not been caught, for those who look at how this ended. */
+static int end_by_signal(int signal_number)
+{
+    signal(signal_number, SIG_DFL);
+    raise(signal_number);
+    return 128 + signal_number;
+}
+
+static int tell_failure(const struct demo *demo, enum kv_err rc)
+{
+    if (demo_caught_signal() != 0) {
+        printf("\ndemo: interrupted; what it started is ended%s\n", demo->keep ? "" : ", what it made is removed");
+        fflush(stdout);
+        return end_by_signal(demo_caught_signal());
+    }
+    printf("\ndemo: FAILED: %s (%s)\n%s", demo->info.text, kv_err_name(rc),
+           demo->keep ? "" : "to look at what it makes: kvrun demo --keep\n");
+    return 1;
 }
 
 int kv_demo(int argc, char **argv)
@@ -309,19 +310,20 @@ int kv_demo(int argc, char **argv)
     }
     kv_buf_init(&demo.out, OUTPUT_MAX);
     kv_log_set_level(KV_LOG_WARN); /* the scratch database's life is not part of the story */
+    demo_catch_signals();
     uint64_t begun = kv_now_ns(&kv_env_system);
     enum kv_err rc = run_steps(&demo);
-    if (rc != KV_OK) {
-        printf("\ndemo: FAILED: %s (%s)\n", demo.info.text, kv_err_name(rc));
-        demo.keep = true;
+    if (rc != KV_OK && demo_caught_signal() == 0) {
+        demo_print_log(&demo);
     }
+    struct kv_errinfo why = demo.info;
     enum kv_err ended = clean_up(&demo);
-    if (rc == KV_OK && ended != KV_OK) {
-        printf("\ndemo: FAILED: %s\n", demo.info.text);
-        rc = ended;
-    }
     if (rc != KV_OK) {
-        return 1;
+        demo.info = why;
+    }
+    rc = rc == KV_OK ? ended : rc;
+    if (rc != KV_OK) {
+        return tell_failure(&demo, rc);
     }
     printf("\nThe certificate and the keys to check it with are in %s\nnext: kvrun dev\n%.1f s\ndemo: ok\n",
            demo.certificate, (double)(kv_now_ns(&kv_env_system) - begun) / 1e9);

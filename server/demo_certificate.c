@@ -55,15 +55,13 @@ static KV_RC split_jws(struct demo *demo)
 
 static KV_RC run_openssl(struct demo *demo)
 {
-    char command[3 * PATH_SIZE];
-    snprintf(command, sizeof command,
-             "cd '%.4000s' && openssl pkeyutl -verify -pubin -inkey certificate-key.pem -rawin -in signed.txt -sigfile "
-             "signature.bin",
-             demo->certificate);
+    char command[] =
+        "cd -- \"$1\" && exec openssl pkeyutl -verify -pubin -inkey certificate-key.pem -rawin -in signed.txt "
+        "-sigfile signature.bin";
     printf("   $ cd %s\n   $ openssl pkeyutl -verify -pubin -inkey certificate-key.pem -rawin -in signed.txt -sigfile "
            "signature.bin\n",
            demo->certificate);
-    char *const argv[] = {(char[]){"sh"}, (char[]){"-c"}, command, NULL};
+    char *const argv[] = {(char[]){"sh"}, (char[]){"-c"}, command, (char[]){"sh"}, demo->certificate, NULL};
     KV_TRY(demo_program_run(demo, argv, 30, true));
     return strstr((const char *)demo->out.data, "Signature Verified Successfully") != NULL
                ? KV_OK

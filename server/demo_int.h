@@ -1,5 +1,5 @@
 /* One run of the demo, as its files share it: demo.c (the story), demo_attack.c (the thief), demo_certificate.c (the
- * proof). */
+ * proof), demo_place.c (its folder and environment). */
 #ifndef KV_DEMO_INT_H
 #define KV_DEMO_INT_H
 
@@ -33,6 +33,11 @@ const char *demo_program(const struct demo *demo, const char *name, char path[PA
 KV_RC demo_lie(struct demo *demo, const char *what); /* a step did not show what it says */
 KV_RC demo_program_run(struct demo *demo, char *const argv[], unsigned timeout_s, bool echo);
 KV_RC demo_call(struct demo *demo, const struct kv_client_call *request);
+
+void demo_clean_environment(void);
+KV_RC demo_prepare(struct demo *demo);
+bool demo_remove_all(struct demo *demo); /* false: errno says why not all */
+void demo_print_log(struct demo *demo);  /* the end of the server's log */
 
 /* The steps. */
 KV_RC demo_steal(struct demo *demo);

@@ -21,6 +21,37 @@
 
 #define FILE_MAX (256u << 20)
 
+/* --- signals ----------------------------------------------------------------------------------------------------- */
+
+static volatile sig_atomic_t caught;
+
+static void catch_one(int signal_number)
+{
+    caught = signal_number;
+}
+
+void demo_catch_signals(void)
+{
+    /* Without SA_RESTART: a wait ends when somebody asks for the end. SIGPIPE: nobody reads what the demo says. */
+    const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
+    struct sigaction action = {.sa_handler = catch_one};
+    sigemptyset(&action.sa_mask);
+    struct sigaction before;
+    for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+        if (signals[i] == SIGHUP && sigaction(SIGHUP, NULL, &before) == 0 && before.sa_handler == SIG_IGN) {
+            continue; /* nohup */
+        }
+        sigaction(signals[i], &action, NULL);
+    }
+}
+
+int demo_caught_signal(void)
+{
+    return caught;
+}
+
+/* --- programs ---------------------------------------------------------------------------------------------------- */
+
 static void child(char *const argv[], int out)
 {
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing of ours outlives the demo */
@@ -54,7 +85,11 @@ static bool drain(int fd, uint64_t deadline_ns, bool echo, struct kv_buf *output
         struct pollfd poll_fd = {.fd = fd, .events = POLLIN};
         uint64_t now = kv_now_ns(&kv_env_system);
         int wait_ms = now >= deadline_ns ? 0 : (int)((deadline_ns - now) / KV_MS_NS) + 1;
-        if (poll(&poll_fd, 1, wait_ms) <= 0) {
+        int ready = poll(&poll_fd, 1, wait_ms);
+        if (ready < 0 && errno == EINTR && caught == 0) {
+            continue;
+        }
+        if (ready <= 0) {
             return false;
         }
         ssize_t n = read(fd, chunk, sizeof chunk);
@@ -66,6 +101,14 @@ static bool drain(int fd, uint64_t deadline_ns, bool echo, struct kv_buf *output
             show(chunk, (size_t)n, &at_start);
         }
     }
+}
+
+static int reap(pid_t pid)
+{
+    int status = 0;
+    while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
+    }
+    return status;
 }
 
 KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_errinfo *info, struct kv_buf *ret_output)
@@ -86,7 +129,7 @@ KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_erri
         kill(pid, SIGKILL);
     }
     if (pid > 0) {
-        waitpid(pid, &status, 0);
+        status = reap(pid);
     }
     if (!ended || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         const char *slash = strrchr(argv[0], '/');
@@ -103,6 +146,8 @@ KV_RC demo_spawn(char *const argv[], const char *log, struct kv_errinfo *info, p
     fflush(stdout);
     pid_t pid = fd < 0 ? -1 : fork();
     if (pid == 0) {
+        /* A Ctrl-C at the terminal is for the demo, which then ends this one in order. */
+        setpgid(0, 0);
         child(argv, fd);
     }
     close(fd);
@@ -122,7 +167,6 @@ bool demo_alive(pid_t pid)
 KV_RC demo_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
 {
     uint64_t deadline = kv_now_ns(&kv_env_system) + timeout_s * KV_S_NS;
-    int status = 0;
     kill(pid, SIGTERM);
     while (demo_alive(pid) && kv_now_ns(&kv_env_system) < deadline) {
         struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
@@ -131,7 +175,7 @@ KV_RC demo_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
     if (demo_alive(pid)) {
         kill(pid, SIGKILL);
     }
-    waitpid(pid, &status, 0);
+    int status = reap(pid);
     bool ok = WIFEXITED(status) && WEXITSTATUS(status) == 0;
     return ok ? KV_OK : kv_fail(info, KV_E_IO, "the server did not end as it should");
 }
@@ -202,7 +246,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path);
 }
 
-void demo_remove_tree(const char *path)
+bool demo_remove_tree(const char *path)
 {
-    nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS);
+    return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0;
 }

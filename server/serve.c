@@ -8,103 +8,24 @@
 #include "dataplane/base/env.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
-#include "server/http/httpd.h"
-#include "server/service/svc.h"
+#include "server/serve_int.h"
 #include "server/store/migrate.h"
-#include "server/store/private_cluster.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <libgen.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SOCKET_PATH_MAX 100 /* the kernel allows 107 bytes, and the second socket's name is longer */
 #define WATCH_MS 500
 #define EXIT_USAGE 2
-
-struct server {
-    const struct kv_conf *conf;
-    const struct kv_env *env;
-    struct kv_errinfo info;
-    struct kv_private_cluster *cluster;
-    struct kv_httpd *httpd;
-    struct kv_svc *svc;
-    char root_path[KV_CONF_TEXT_SIZE + 16], nvme_path[KV_CONF_TEXT_SIZE + 16];
-    char socket[KV_CONF_TEXT_SIZE + 32], fd_socket[KV_CONF_TEXT_SIZE + 32], socket_folder[64];
-    char state[4096]; /* absolute */
-    bool dev;
-};
-
-/* --- places ------------------------------------------------------------------------------------------------------ */
-
-static KV_RC make_folders(const char *path, struct kv_errinfo *info)
-{
-    char part[KV_CONF_TEXT_SIZE];
-    snprintf(part, sizeof part, "%s", path);
-    for (char *p = part + 1; *p != '\0'; p++) {
-        if (*p == '/') {
-            *p = '\0';
-            if (mkdir(part, 0755) != 0 && errno != EEXIST) {
-                break; /* the last mkdir reports it */
-            }
-            *p = '/';
-        }
-    }
-    /* Others may pass through, to the database that runs as another user, and may list nothing; every file inside is
-     * closed to them. */
-    if ((mkdir(path, 0711) == 0 ? chmod(path, 0711) != 0 : errno != EEXIST)) {
-        return kv_fail(info, KV_E_IO, "cannot make state.dir: %s; set it to a folder that this user may write",
-                       strerror(errno));
-    }
-    return KV_OK;
-}
-
-/* A path that is too long for a socket gets a short private folder instead. */
-static KV_RC choose_sockets(struct server *server)
-{
-    const char *wanted = server->conf->http_socket;
-    char folder[KV_CONF_TEXT_SIZE + 32];
-    if (wanted[0] != '\0') {
-        snprintf(folder, sizeof folder, "%s", wanted);
-        snprintf(server->socket, sizeof server->socket, "%s", wanted);
-        snprintf(server->fd_socket, sizeof server->fd_socket, "%.1000s/engine-fd.sock", dirname(folder));
-        return KV_OK;
-    }
-    snprintf(folder, sizeof folder, "%.1000s", server->state);
-    if (strlen(server->state) + strlen("/engine-fd.sock") > SOCKET_PATH_MAX) {
-        snprintf(server->socket_folder, sizeof server->socket_folder, "/tmp/kvrun-XXXXXX");
-        if (mkdtemp(server->socket_folder) == NULL) {
-            return kv_fail(&server->info, KV_E_IO,
-                           "cannot make a folder for the sockets; set http.socket to a short path");
-        }
-        snprintf(folder, sizeof folder, "%s", server->socket_folder);
-    }
-    snprintf(server->socket, sizeof server->socket, "%.1000s/engine.sock", folder);
-    snprintf(server->fd_socket, sizeof server->fd_socket, "%.1000s/engine-fd.sock", folder);
-    return KV_OK;
-}
-
-static KV_RC choose_places(struct server *server)
-{
-    const struct kv_conf *conf = server->conf;
-    KV_TRY(make_folders(conf->state_dir, &server->info));
-    if (realpath(conf->state_dir, server->state) == NULL || strlen(server->state) > KV_CONF_TEXT_SIZE - 64) {
-        return kv_fail(&server->info, KV_E_CONFIG, "state.dir cannot be resolved, or its path is too long");
-    }
-    snprintf(server->root_path, sizeof server->root_path, "%.1000s%s",
-             conf->root_path[0] != '\0' ? conf->root_path : server->state, conf->root_path[0] != '\0' ? "" : "/root");
-    snprintf(server->nvme_path, sizeof server->nvme_path, "%.1000s%s",
-             conf->nvme_path[0] != '\0' ? conf->nvme_path : server->state, conf->nvme_path[0] != '\0' ? "" : "/nvme");
-    return choose_sockets(server);
-}
 
 /* --- start ------------------------------------------------------------------------------------------------------- */
 
@@ -214,7 +135,8 @@ static KV_RC write_first_key(struct server *server)
 
 static KV_RC start(struct server *server)
 {
-    KV_TRY(choose_places(server));
+    KV_TRY(serve_choose_places(server));
+    kv_svc_metrics_init();
     KV_TRY(start_httpd(server));
     KV_TRY(start_cluster(server));
     KV_TRY(start_service(server));
@@ -227,14 +149,17 @@ static KV_RC start(struct server *server)
 static void print_dev(const struct server *server)
 {
     unsigned port = kv_httpd_port(server->httpd);
+    char database[KV_CONF_TEXT_SIZE];
+    bool elsewhere = serve_database_elsewhere(server, database);
     printf("\nkvrun is up. In another terminal:\n\n"
            "  export KVRUN_ADDR=127.0.0.1:%u\n"
            "  export KVRUN_TOKEN=$(cat %s/operator.key)\n"
            "  curl -s -H \"Authorization: Bearer $KVRUN_TOKEN\" http://$KVRUN_ADDR/v1/tiers\n\n"
            "  probes and metrics  http://127.0.0.1:%u/metrics\n"
            "  engine socket       %s\n"
-           "  end it with Ctrl-C; what it keeps is in %s\n\n",
-           port, server->state, kv_httpd_admin_port(server->httpd), server->socket, server->state);
+           "  end it with Ctrl-C; what it keeps is in %s%s%s\n\n",
+           port, server->state, kv_httpd_admin_port(server->httpd), server->socket, server->state,
+           elsewhere ? " and, for the database, in " : "", elsewhere ? database : "");
     fflush(stdout);
 }
 
@@ -328,9 +253,7 @@ static enum kv_err stop(struct server *server)
         rc = rc == KV_OK ? stopped : rc;
     }
     kv_private_cluster_stop(server->cluster);
-    if (server->socket_folder[0] != '\0') {
-        rmdir(server->socket_folder);
-    }
+    serve_leave_places(server);
     return rc;
 }
 
@@ -351,6 +274,9 @@ int kv_serve(const struct kv_conf *conf, bool dev)
     umask(0077);
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_CORE, &no_core); /* a core would hold keys */
+#ifndef __SANITIZE_ADDRESS__
+    prctl(PR_SET_DUMPABLE, 0); /* and so would a debugger's look; the leak checker needs it, though */
+#endif
     struct server *server = kv_alloc(sizeof *server);
     int signals = block_signals();
     if (server == NULL || signals < 0) {
@@ -359,6 +285,7 @@ int kv_serve(const struct kv_conf *conf, bool dev)
     server->conf = conf;
     server->dev = dev;
     server->env = &kv_env_system;
+    server->lock_fd = -1;
     enum kv_err rc = start(server);
     int code = 0;
     if (rc != KV_OK) {

@@ -117,7 +117,9 @@ static KV_RC bind_tcp(const char *address, struct kv_errinfo *info, int *ret_fd,
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
         bind(fd, (struct sockaddr *)&at, size) != 0 || listen(fd, 511) != 0 ||
         getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
-        enum kv_err rc = kv_fail(info, KV_E_CONFIG, "cannot listen on %.60s: %s", address, strerror(errno));
+        enum kv_err rc = kv_fail(info, KV_E_CONFIG,
+                                 "cannot listen on %.60s: %s; set http.listen and http.admin_listen to free ports",
+                                 address, strerror(errno));
         close(fd);
         return rc;
     }
@@ -137,7 +139,9 @@ static KV_RC bind_unix(const char *path, struct kv_errinfo *info, int *ret_fd)
     unlink(path);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
     if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || chmod(path, 0660) != 0 || listen(fd, 511) != 0) {
-        enum kv_err rc = kv_fail(info, KV_E_CONFIG, "cannot listen on the engine socket: %s", strerror(errno));
+        enum kv_err rc =
+            kv_fail(info, KV_E_CONFIG, "cannot listen on the engine socket: %s; set http.socket to another path",
+                    strerror(errno));
         close(fd);
         return rc;
     }

@@ -1,0 +1,32 @@
+/*
+ * One running server, as serve.c (its life) and serve_place.c (where it keeps what it has) share it. Thread: main.
+ */
+#ifndef KV_SERVE_INT_H
+#define KV_SERVE_INT_H
+
+#include "server/config/conf.h"
+#include "server/http/httpd.h"
+#include "server/service/svc.h"
+#include "server/store/private_cluster.h"
+
+struct server {
+    const struct kv_conf *conf;
+    const struct kv_env *env;
+    struct kv_errinfo info;
+    struct kv_private_cluster *cluster;
+    struct kv_httpd *httpd;
+    struct kv_svc *svc;
+    char root_path[KV_CONF_TEXT_SIZE + 16], nvme_path[KV_CONF_TEXT_SIZE + 16];
+    char socket[KV_CONF_TEXT_SIZE + 32], fd_socket[KV_CONF_TEXT_SIZE + 32], socket_folder[64];
+    char state[4096]; /* absolute */
+    int lock_fd;      /* of the state folder; -1: not taken */
+    bool dev;
+};
+
+/* Folders, sockets, and the lock that keeps a second server out. Nothing in the folder is touched before it is ours. */
+KV_RC serve_choose_places(struct server *server);
+void serve_leave_places(struct server *server);
+/* Where the private database lies when its user does not get to the state folder; false: in there. */
+bool serve_database_elsewhere(const struct server *server, char ret_folder[KV_CONF_TEXT_SIZE]);
+
+#endif

@@ -1,0 +1,134 @@
+/*
+ * Where a server keeps what it has: the state folder with its lock, the root, the nvme tier, the engines' sockets. Must
+ * never touch anything in a state folder that another server uses.
+ */
+#include "server/serve_int.h"
+
+#include "dataplane/base/env.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <libgen.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define SOCKET_PATH_MAX 100 /* the kernel allows 107 bytes, and the second socket's name is longer */
+#define LOCK_WAIT_MS 3000u
+
+static KV_RC make_folders(const char *path, struct kv_errinfo *info)
+{
+    char part[KV_CONF_TEXT_SIZE];
+    snprintf(part, sizeof part, "%s", path);
+    for (char *p = part + 1; *p != '\0'; p++) {
+        if (*p == '/') {
+            *p = '\0';
+            if (mkdir(part, 0755) != 0 && errno != EEXIST) {
+                break; /* the last mkdir reports it */
+            }
+            *p = '/';
+        }
+    }
+    /* Others may pass through, to the database that runs as another user, and may list nothing; every file inside is
+     * closed to them. */
+    if ((mkdir(path, 0711) == 0 ? chmod(path, 0711) != 0 : errno != EEXIST)) {
+        return kv_fail(info, KV_E_IO, "cannot make state.dir: %s; set it to a folder that this user may write",
+                       strerror(errno));
+    }
+    return KV_OK;
+}
+
+/* A path that is too long for a socket gets a short private folder instead. */
+static KV_RC choose_sockets(struct server *server)
+{
+    const char *wanted = server->conf->http_socket;
+    char folder[KV_CONF_TEXT_SIZE + 32];
+    if (wanted[0] != '\0') {
+        snprintf(folder, sizeof folder, "%s", wanted);
+        snprintf(server->socket, sizeof server->socket, "%s", wanted);
+        snprintf(server->fd_socket, sizeof server->fd_socket, "%.1000s/engine-fd.sock", dirname(folder));
+        return KV_OK;
+    }
+    snprintf(folder, sizeof folder, "%.1000s", server->state);
+    if (strlen(server->state) + strlen("/engine-fd.sock") > SOCKET_PATH_MAX) {
+        snprintf(server->socket_folder, sizeof server->socket_folder, "/tmp/kvrun-XXXXXX");
+        if (mkdtemp(server->socket_folder) == NULL) {
+            return kv_fail(&server->info, KV_E_IO,
+                           "cannot make a folder for the sockets; set http.socket to a short path");
+        }
+        snprintf(folder, sizeof folder, "%s", server->socket_folder);
+    }
+    snprintf(server->socket, sizeof server->socket, "%.1000s/engine.sock", folder);
+    snprintf(server->fd_socket, sizeof server->fd_socket, "%.1000s/engine-fd.sock", folder);
+    return KV_OK;
+}
+
+/* Before anything in the folder is touched: a second server would take the first one's sockets away. It goes with the
+ * process, however that ends. */
+static KV_RC lock_state(struct server *server)
+{
+    char path[KV_CONF_TEXT_SIZE + 32];
+    snprintf(path, sizeof path, "%.1000s/lock", server->state);
+    server->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (server->lock_fd < 0) {
+        return kv_fail(&server->info, KV_E_IO, "cannot write in state.dir: %s; set it to a folder of this user",
+                       strerror(errno));
+    }
+    uint64_t deadline = kv_now_ns(server->env) + LOCK_WAIT_MS * KV_MS_NS;
+    bool locked = flock(server->lock_fd, LOCK_EX | LOCK_NB) == 0;
+    while (!locked && kv_now_ns(server->env) < deadline) { /* one that was killed takes a moment to be gone */
+        struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+        nanosleep(&pause, NULL);
+        locked = flock(server->lock_fd, LOCK_EX | LOCK_NB) == 0;
+    }
+    if (!locked) {
+        return kv_fail(&server->info, KV_E_INVALID_STATE,
+                       "another kvrun runs on %.60s: stop it, or set state.dir to another folder",
+                       server->conf->state_dir);
+    }
+    return KV_OK;
+}
+
+KV_RC serve_choose_places(struct server *server)
+{
+    const struct kv_conf *conf = server->conf;
+    KV_TRY(make_folders(conf->state_dir, &server->info));
+    if (realpath(conf->state_dir, server->state) == NULL || strlen(server->state) > KV_CONF_TEXT_SIZE - 64) {
+        return kv_fail(&server->info, KV_E_CONFIG, "state.dir cannot be resolved, or its path is too long");
+    }
+    KV_TRY(lock_state(server));
+    snprintf(server->root_path, sizeof server->root_path, "%.1000s%s",
+             conf->root_path[0] != '\0' ? conf->root_path : server->state, conf->root_path[0] != '\0' ? "" : "/root");
+    snprintf(server->nvme_path, sizeof server->nvme_path, "%.1000s%s",
+             conf->nvme_path[0] != '\0' ? conf->nvme_path : server->state, conf->nvme_path[0] != '\0' ? "" : "/nvme");
+    return choose_sockets(server);
+}
+
+void serve_leave_places(struct server *server)
+{
+    if (server->socket_folder[0] != '\0') {
+        rmdir(server->socket_folder);
+    }
+    if (server->lock_fd >= 0) {
+        close(server->lock_fd);
+    }
+}
+
+bool serve_database_elsewhere(const struct server *server, char ret_folder[KV_CONF_TEXT_SIZE])
+{
+    char path[KV_CONF_TEXT_SIZE + 32];
+    snprintf(path, sizeof path, "%.1000s/postgres.path", server->state);
+    FILE *file = server->cluster == NULL ? NULL : fopen(path, "re");
+    bool there = file != NULL && fgets(ret_folder, KV_CONF_TEXT_SIZE, file) != NULL;
+    if (file != NULL) {
+        fclose(file);
+    }
+    if (there) {
+        ret_folder[strcspn(ret_folder, "\n")] = '\0';
+    }
+    return there;
+}
