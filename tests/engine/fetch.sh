@@ -3,6 +3,7 @@
 #   fetch.sh [TARGET_DIR]        default: build/llama of this checkout
 # TARGET_DIR/include, TARGET_DIR/lib, TARGET_DIR/LICENSE; TARGET_DIR/stamp says what is there, and a second run ends at once.
 # Exit codes: 0 there, 3 npm cannot deliver here (the build then uses the simulated engine), 1 what came is not what was pinned.
+# Where npm answers nothing it takes at most some 2 minutes; without a network a second.
 # It must never run a package's scripts and never write into the source tree.
 set -u
 case $0 in */*) here=${0%/*} ;; *) here=. ;; esac
@@ -16,7 +17,7 @@ header_sha512=bltIipuWmc123H7tMIgDGKSsSrhmhlQYeVUC48XTjVW7XGJJiJJyCdlTMzQ/LiWoPk
 stamp="$package $version $header_sha512 layout 1"
 
 unavailable() {
-    echo "fetch.sh: $1; kvrun-engine will be built with the simulated engine" >&2
+    echo "fetch.sh: $1; without it kvrun-engine has the simulated engine only" >&2
     exit 3
 }
 refuse() {
@@ -29,18 +30,25 @@ if [ -f "$target/stamp" ]; then
     [ "$present" != "$stamp" ] || exit 0
 fi
 for tool in npm git tar openssl; do
-    command -v "$tool" >/dev/null 2>&1 || unavailable "$tool is not installed"
+    command -v "$tool" >/dev/null 2>&1 || unavailable "$tool is not installed (llama.cpp comes by it)"
 done
 [ "$(uname -sm)" = "Linux x86_64" ] || unavailable "the libraries are for Linux on x86-64 only"
 
-work=$(mktemp -d "${TMPDIR:-/tmp}/kvllama.XXXXXX") || refuse "no temporary folder"
+work=$(mktemp -d "${TMPDIR:-/tmp}/kvllama.XXXXXX") || refuse "no temporary folder; set TMPDIR to one that you may write"
 trap 'rm -rf "$work"' EXIT
-trap 'exit 1' HUP INT TERM
+trap 'exit 129' HUP
+trap 'exit 130' INT
+trap 'exit 143' TERM
+
+# Bounded: no retries that grow, and an end to all of it. Where the home folder cannot be written the cache is here.
+export npm_config_fetch_retries=1 npm_config_fetch_retry_mintimeout=1000 npm_config_fetch_timeout=30000 npm_config_update_notifier=false
+[ -w "${HOME:-/nonexistent}" ] || export npm_config_cache="$work/cache"
+limit=$(command -v timeout >/dev/null 2>&1 && echo "timeout --foreground 120" || true)
 
 cp "$here/package.json" "$here/package-lock.json" "$work/" || refuse "package.json is not beside fetch.sh"
 cd "$work" || exit 1
-npm ci --silent --ignore-scripts --no-audit --no-fund >npm.log 2>&1 || unavailable "npm ci did not deliver the libraries"
-npm pack --silent --ignore-scripts "$package@$version" >>npm.log 2>&1 || unavailable "npm pack did not deliver the headers"
+$limit npm ci --silent --ignore-scripts --no-audit --no-fund >npm.log 2>&1 || unavailable "npm ci did not deliver the libraries"
+$limit npm pack --silent --ignore-scripts "$package@$version" >>npm.log 2>&1 || unavailable "npm pack did not deliver the headers"
 
 # npm ci has checked the libraries against package-lock.json; a packed archive has to be checked here.
 archive="$package-$version.tgz"
