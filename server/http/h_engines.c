@@ -11,14 +11,16 @@ static void write_lease(struct kv_buf *out, const struct kv_engine_view *engine)
     kv_out_id(out, "server_incarnation", "inc", &engine->server_incarnation);
 }
 
-static void write_engine(struct kv_buf *out, const struct kv_engine_view *engine)
+static void write_engine(struct kv_svc *svc, struct kv_buf *out, const struct kv_engine_view *engine)
 {
+    struct kv_about about;
+    kv_svc_about(svc, &about);
     kv_out_open(out);
     kv_out_id(out, "id", "eng", &engine->id);
     write_lease(out, engine);
     kv_out_object(out, "limits");
     kv_out_int(out, "blocks_per_call", (uint64_t)KV_MAX_BLOCKS_PER_CALL);
-    kv_out_int(out, "block_bytes", (uint64_t)KV_MAX_BLOCK_BYTES);
+    kv_out_int(out, "block_bytes", about.block_bytes_max);
     kv_out_int(out, "pools_per_engine", (uint64_t)KV_MAX_POOLS_PER_ENGINE);
     kv_out_close(out);
     kv_out_close(out);
@@ -56,7 +58,7 @@ KV_RC kv_h_engine_register(struct kv_call *call, struct kv_req *req)
     KV_TRY(kv_svc_engine_register(call, &in, &engine));
     req->response.status = engine.existed ? 200 : 201;
     kv_h_location(req, "/v1/engines", "eng", &engine.id);
-    write_engine(&req->response.body, &engine);
+    write_engine(call->svc, &req->response.body, &engine);
     return KV_OK;
 }
 

@@ -414,7 +414,8 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
     kv_journal_stats(svc->journal, &journal);
     kv_engine_stats(svc->engine, &engine);
     const char *quarantine = atomic_load(&svc->quarantine);
-    bool db = atomic_load(&svc->db_ok), lease = atomic_load(&svc->lease_ok), stopping = atomic_load(&svc->stopping);
+    bool db = atomic_load(&svc->db_ok), lease = kv_keyring_lease_valid(svc->keyring),
+         stopping = atomic_load(&svc->stopping);
     struct kv_ready_check checks[KV_READY_CHECKS] = {
         {"db", db, db ? "" : "the database does not answer; transfers go on until the lease runs out"},
         {"migrations", atomic_load(&svc->migrated), ""},
@@ -443,5 +444,6 @@ void kv_svc_about(struct kv_svc *svc, struct kv_about *ret_about)
                                    .fd_socket = svc->conf.fd_socket,
                                    .io_name = stats.io_name,
                                    .cipher_name = stats.cipher_name,
-                                   .root_provider = svc->roe->ops->name};
+                                   .root_provider = svc->roe->ops->name,
+                                   .block_bytes_max = svc->conf.engine.staging_bytes};
 }

@@ -213,6 +213,7 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
 struct kv_about {
     struct kv_id cluster, instance;
     const char *engine_socket, *fd_socket, *io_name, *cipher_name, *root_provider;
+    uint64_t block_bytes_max; /* of this server: what one block may have */
 };
 void kv_svc_about(struct kv_svc *svc, struct kv_about *ret_about);
 

@@ -82,17 +82,20 @@ static struct kv_id kid_as_id(const char *kid)
     return id;
 }
 
-static bool known_key(struct kv_svc *svc, const char *kid, struct kv_store_api_key *ret_row)
+enum known { KEY_UNKNOWN, KEY_STALE, KEY_FRESH };
+
+static enum known known_key(struct kv_svc *svc, const char *kid, struct kv_store_api_key *ret_row)
 {
     struct kv_id at = kid_as_id(kid);
+    enum known how = KEY_UNKNOWN;
     pthread_mutex_lock(&svc->registry_mutex);
     const struct svc_known_key *known = kv_idmap_get(&svc->known_keys, &at);
-    bool fresh = known != NULL && svc->env->boottime_ns(svc->env->ctx) < known->fresh_until_ns;
-    if (fresh) {
+    if (known != NULL) {
+        how = svc->env->boottime_ns(svc->env->ctx) < known->fresh_until_ns ? KEY_FRESH : KEY_STALE;
         *ret_row = known->row;
     }
     pthread_mutex_unlock(&svc->registry_mutex);
-    return fresh;
+    return how;
 }
 
 /* Best effort: a key that is not remembered is asked for again. */
@@ -115,6 +118,26 @@ static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row)
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
+/* From memory while fresh, else from the database; and without the database still from memory, as long as the lease
+ * runs: what is known under the lease may be used under it. */
+static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api_key *ret_row)
+{
+    struct kv_store_api_key row;
+    enum known how = known_key(call->svc, kid, ret_row);
+    if (how == KEY_FRESH) {
+        return KV_OK;
+    }
+    enum kv_err rc = kv_store_api_key_get_by_kid(call->pg, kid, &call->info, &row);
+    if (rc == KV_E_DB_UNAVAILABLE && how == KEY_STALE && kv_keyring_lease_valid(call->svc->keyring)) {
+        return KV_OK;
+    }
+    if (rc == KV_OK) {
+        remember_key(call->svc, &row);
+        *ret_row = row;
+    }
+    return rc;
+}
+
 static KV_RC refuse(struct kv_call *call)
 {
     return kv_fail(&call->info, KV_E_UNAUTHENTICATED, "send a valid key as \"Authorization: Bearer kvrun_live_...\"");
@@ -130,13 +153,7 @@ KV_RC kv_svc_authenticate(struct kv_call *call, const char *token)
     uint8_t hash[32];
     KV_TRY(kv_sha256(KV_BYTES(parts.secret, SECRET_LEN), hash));
     kv_wipe(parts.secret, sizeof parts.secret);
-    enum kv_err rc = KV_OK;
-    if (!known_key(call->svc, parts.kid, &row)) {
-        rc = kv_store_api_key_get_by_kid(call->pg, parts.kid, &call->info, &row);
-        if (rc == KV_OK) {
-            remember_key(call->svc, &row);
-        }
-    }
+    enum kv_err rc = find_key(call, parts.kid, &row);
     if (rc != KV_OK && rc != KV_E_NOT_FOUND) {
         return rc;
     }
@@ -202,6 +219,7 @@ static KV_RC draw_key(struct kv_call *call, struct kv_store_api_key *row, char t
 static KV_RC create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in, bool only_if_first,
                     struct kv_key_view *ret_key)
 {
+    KV_TRY(svc_may_work(call->svc, &call->info)); /* in quarantine this may be the wrong database */
     struct key_tx tx = {.call = call, .only_if_first = only_if_first, .row = {.tenant = *tenant, .roles = in->roles}};
     uint64_t seconds = in->expires_in_seconds == 0 ? 90 * DAY_SECONDS : in->expires_in_seconds;
     if (seconds > 365 * DAY_SECONDS) {

@@ -109,8 +109,10 @@ static KV_RC explain(struct kv_call *call, const struct kv_id *session, enum kv_
     if (rc == KV_E_MISSING) { /* keys closed between the check and the use: the next try opens them again */
         return kv_fail(&call->info, KV_E_BUSY, "the session's keys were closed meanwhile; try again");
     }
-    if (rc == KV_E_LEASE_EXPIRED) {
-        return kv_fail(&call->info, rc,
+    /* Without a lease the keys are wiped, and opening them again asks the database: the lease is the cause. */
+    bool lease_lost = rc == KV_E_DB_UNAVAILABLE && !kv_keyring_lease_valid(call->svc->keyring);
+    if (rc == KV_E_LEASE_EXPIRED || lease_lost) {
+        return kv_fail(&call->info, KV_E_LEASE_EXPIRED,
                        "the instance cannot reach its database and its lease ran out; try again when it is back");
     }
     if (rc == KV_E_AUDIT_UNAVAILABLE) {

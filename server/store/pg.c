@@ -174,8 +174,22 @@ static KV_RC attempt(struct kv_pg *pg)
     return set_up_session(pg);
 }
 
+/* A connection that broke while nobody used it, after a restart of the database, is replaced before the next statement
+ * finds out: an idle socket has something to read only when the server said good-bye. */
+static void drop_if_broken(struct kv_pg *pg)
+{
+    struct pollfd fd = {.fd = pg->conn == NULL ? -1 : PQsocket(pg->conn), .events = POLLIN};
+    if (pg->conn == NULL || pg->in_tx || poll(&fd, 1, 0) == 0) {
+        return;
+    }
+    if (PQconsumeInput(pg->conn) != 1 || PQstatus(pg->conn) != CONNECTION_OK) {
+        kv_pg_drop(pg, "idle");
+    }
+}
+
 KV_RC kv_pg_connect(struct kv_pg *pg, struct kv_errinfo *info)
 {
+    drop_if_broken(pg);
     if (pg->conn != NULL) {
         return KV_OK;
     }
