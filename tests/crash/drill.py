@@ -9,7 +9,7 @@ import time
 import traceback
 
 from attack import Loot
-from points import DATA_POINTS, ERASE_POINTS
+from points import DATA_POINTS, ERASE_POINTS, GENERATION_SPECS
 from server import Cluster, Gone, postgres_program
 from world import Tools, World
 
@@ -47,6 +47,8 @@ class Plan:
             points = ERASE_POINTS if self.erase_first else DATA_POINTS
             name, most = rng.choice(sorted(points.items()))
             self.fault = f"{name}=kill@{rng.randint(1, most)}"
+            if not self.erase_first and rng.random() < 0.2:
+                self.fault = rng.choice(GENERATION_SPECS)
         else:
             self.after = rng.uniform(0.005, 0.4)
         if rng.random() < 0.3:
@@ -163,13 +165,19 @@ class Drill:
         return good
 
 
-def main():
-    options = arguments()
+def programs_missing():
     try:
         for program in ("initdb", "postgres", "psql", "pg_dump"):
             postgres_program(program)
     except FileNotFoundError as missing:
         print(f"PostgreSQL's {missing} is not here", file=sys.stderr)
+        return True
+    return False
+
+
+def main():
+    options = arguments()
+    if programs_missing():
         return SKIP
     return 0 if Drill(options).run() else 1
 

@@ -5,7 +5,6 @@ GENERATION_STEPS = ("ckpt-write", "ckpt-sync", "newlog-write", "newlog-sync", "f
 
 DATA_POINTS = {
     **{f"tier/nvme/{step}": 25 for step in TIER_STEPS},
-    **{f"tier/nvme/{step}": 1 for step in GENERATION_STEPS},
     "engine/offload/sealed": 60,
     "engine/offload/published": 60,
     "engine/offload/recorded": 15,
@@ -28,6 +27,10 @@ DATA_POINTS = {
     "store/sign-head/committed": 2,
 }
 
+# The index changes its generation when its log is full, or may be bad: the way that takes one round.
+GENERATION_SPECS = [f"tier/nvme/log-sync=fail@{after}once,tier/nvme/{step}=kill@1" for step in GENERATION_STEPS
+                    for after in (2, 9)]
+
 ERASE_STEPS = ("requested", "fenced", "staged", "rekeyed", "destroy", "destroyed", "purged", "verified", "certificate",
                "certified")
 ROOT_STEPS = ("create-write", "create-done", "activate", "activated", "destroy-write", "destroy-sync")
@@ -35,7 +38,32 @@ TRANSACTIONS = ("erase-request", "erase-take", "erase-fenced", "erase-staged", "
                 "erase-purged", "erase-check-slots", "erase-verified", "erase-batch-done", "certificate", "bundle")
 
 ERASE_POINTS = {
-    **{f"erase/{step}": 3 for step in ERASE_STEPS},
-    **{f"roe/file/{step}": 3 for step in ROOT_STEPS},
-    **{f"store/{name}/{step}": 3 for name in TRANSACTIONS for step in ("commit", "committed")},
+    **{f"erase/{step}": 2 for step in ERASE_STEPS},
+    **{f"roe/file/{step}": 2 for step in ROOT_STEPS},
+    **{f"store/{name}/{step}": 2 for name in TRANSACTIONS for step in ("commit", "committed")},
 }
+
+# Killed at the first, started again and killed at the second: what recovery itself writes.
+IN_RECOVERY = (
+    ("erase/requested", "erase/fenced"),
+    ("erase/staged", "store/erase-abandon/commit"),
+    ("erase/staged", "store/erase-abandon/committed"),
+    ("roe/file/create-done", "roe/file/create-done"),
+    ("erase/rekeyed", "roe/file/activate"),
+    ("store/erase-rekey/committed", "erase/destroy"),
+    ("roe/file/destroy-sync", "roe/file/activate"),
+    ("roe/file/destroy-write", "roe/file/destroy-sync"),
+    ("erase/destroyed", "store/erase-destroyed/commit"),
+    ("erase/purged", "store/erase-verified/committed"),
+    ("store/certificate/committed", "store/bundle/commit"),
+)
+
+# At the very first start. Whoever starts it the second time must not notice.
+FIRST_START = (
+    "tier/nvme/arena-rename", "roe/file/format-size", "roe/file/format-header", "roe/file/create-write",
+    "roe/file/create-done", "roe/file/activate", "roe/file/activated", "sign/create/write", "sign/create/sync",
+    "sign/create/link", "sign/create/linked", "audit/journal/begin", "audit/journal/begun", "store/migrate/commit",
+    "store/migrate/committed", "store/cluster/commit", "store/cluster/committed", "store/lease-join/commit",
+    "store/lease-join/committed", "store/first-root/commit", "store/first-root/committed", "store/key-create/commit",
+    "store/key-create/committed",
+)

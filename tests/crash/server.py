@@ -100,6 +100,7 @@ class Server:
     def spawn(self, fault=None):
         """Starts it and does not wait for it."""
         self.starts += 1
+        self.fault = fault or ""
         environment = {k: v for k, v in os.environ.items() if k not in ("KVRUN_FAULT", "KV_LONG")}
         if fault:
             environment["KVRUN_FAULT"] = fault

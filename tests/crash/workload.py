@@ -61,6 +61,7 @@ def offload(world, client, session, pool, indices, slots, wait):
             block.durable = block.durable or wait == "durable"
         else:
             fine = result in ("busy", "timeout") or (result == "erased" and session.state != LIVE)
+            fine = fine or (result == "failed" and "=fail@" in world.server.fault)
             world.ledger.blame(fine, f"offload to {session.id}: {result} of block {block.index}")
 
 

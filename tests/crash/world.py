@@ -6,12 +6,12 @@ import tempfile
 import engine
 from checks import Checks
 from ledger import Ledger
-from server import Client, Server
+from server import START_SECONDS, Client, Server
 from workload import Workload
 
 # Small tiers, so that blocks are on the move all the time: dram holds 40 of the larger blocks, a round offers several
-# hundred.
-OPTIONS = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=160MiB", "--log.level=info"]
+# hundred. A small journal, so that its files change.
+OPTIONS = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=160MiB", "--audit.journal_bytes=1MiB"]
 POOLS = [("large", 192 * 1024, 96), ("small", 80 * 1024, 96)]
 WORK_SECONDS = 2.5
 
@@ -22,13 +22,16 @@ class Tools:
 
 
 class World:
-    def __init__(self, tools, cluster=None, name="w"):
+    def __init__(self, tools, cluster=None, name="w", first_fault=None):
         self.tools, self.cluster = tools, cluster
         self.folder = tempfile.mkdtemp(prefix="kvcrash.")
         os.chmod(self.folder, 0o711)  # the private database runs as another user
         self.pools = [engine.Pool(*pool) for pool in POOLS]
         self.ledger, self.heads, self.keys, self.clients = Ledger(), {}, {}, []
         self.server = Server(tools.kvrun, self.folder, OPTIONS, cluster.database(name) if cluster else None)
+        if first_fault:
+            self.server.spawn(first_fault)
+            self.ledger.blame(self.server.wait_dead(START_SECONDS), f"{first_fault} did not come by in the first start")
         self.server.start()
         self.make_keys()
         self.attach()
