@@ -227,7 +227,7 @@ enum kv_err kvt_svc_offload(struct kv_call *call, const struct kvt_engine *engin
     struct blocks blocks;
     blocks_init(&blocks, engine, session, first, count);
     blocks.in.wait = wait;
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && engine->pages != NULL; i++) {
         kvt_page_fill(engine->pages, i, first + i);
     }
     call->info = (struct kv_errinfo){0};
@@ -242,13 +242,13 @@ enum kv_err kvt_svc_restore(struct kv_call *call, const struct kvt_engine *engin
     struct blocks blocks;
     uint32_t right = 0;
     blocks_init(&blocks, engine, session, first, count);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && engine->pages != NULL; i++) {
         kvt_page_set(engine->pages, i, 0xee);
     }
     call->info = (struct kv_errinfo){0};
     call->erasure = (struct kv_id){0};
     enum kv_err rc = kv_svc_restore(call, &blocks.in, &blocks.out);
-    for (uint32_t i = 0; i < count; i++) {
+    for (uint32_t i = 0; i < count && engine->pages != NULL; i++) {
         right += kvt_page_has(engine->pages, i, first + i);
         if (blocks.results[i] != KV_BLOCK_RESTORED && !kvt_page_is(engine->pages, i, 0xee)) {
             (void)fprintf(stderr, "svc_rig: a page that was not restored is changed\n");

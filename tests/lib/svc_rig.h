@@ -44,7 +44,7 @@ struct kv_id kvt_svc_session(struct kv_call *call);
 /* An engine of this process with one pool, and the same memory seen from its side. */
 struct kvt_engine {
     struct kv_id engine, pool;
-    struct kv_pool *pages; /* for kvt_page_fill and the like */
+    struct kv_pool *pages; /* for kvt_page_fill and the like; NULL: closed, pages are neither filled nor compared */
 };
 enum kv_err kvt_engine_try_open(struct kv_call *call, struct kvt_engine *ret_engine);
 void kvt_engine_open(struct kv_call *call, struct kvt_engine *ret_engine);
