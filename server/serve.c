@@ -105,32 +105,39 @@ static KV_RC start_service(struct server *server)
     return kv_svc_start(&service, &server->info, &server->svc);
 }
 
-/* The first key, once: into a file that only this user reads. */
-static KV_RC write_first_key(struct server *server)
+static bool write_line(int fd, const char *text)
 {
-    struct kv_call call;
-    struct kv_key_view key;
-    char path[KV_CONF_TEXT_SIZE + 32];
-    KV_TRY(kv_call_init(server->svc, &call));
-    enum kv_err rc = kv_svc_bootstrap_key(&call, &key);
-    server->info = call.info;
-    kv_call_done(&call);
-    if (rc == KV_E_INVALID_STATE || rc == KV_E_QUARANTINED) {
-        return KV_OK;
-    }
-    KV_TRY(rc);
-    snprintf(path, sizeof path, "%.1000s/operator.key", server->state);
-    int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    size_t len = strlen(key.secret);
-    key.secret[len] = '\n';
-    bool written =
-        fd >= 0 && fchmod(fd, 0600) == 0 && write(fd, key.secret, len + 1) == (ssize_t)len + 1 && fsync(fd) == 0;
-    explicit_bzero(&key, sizeof key);
+    size_t len = strlen(text);
+    return fchmod(fd, 0600) == 0 && write(fd, text, len) == (ssize_t)len && write(fd, "\n", 1) == 1 && fsync(fd) == 0;
+}
+
+/* Into a file that only this user reads; durable, with its name, when it returns. */
+static KV_RC keep_first_key(void *ctx, const char *secret, struct kv_errinfo *info)
+{
+    const struct server *server = ctx;
+    int folder = open(server->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(folder, "operator.key", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool written = fd >= 0 && write_line(fd, secret) && fsync(folder) == 0;
+    enum kv_err rc =
+        written ? KV_OK : kv_fail(info, KV_E_IO, "cannot write operator.key in state.dir: %s", strerror(errno));
     if (fd >= 0) {
         close(fd);
     }
-    return written ? KV_OK
-                   : kv_fail(&server->info, KV_E_IO, "cannot write operator.key in state.dir: %s", strerror(errno));
+    if (folder >= 0) {
+        close(folder);
+    }
+    return rc;
+}
+
+/* The first key, once. */
+static KV_RC write_first_key(struct server *server)
+{
+    struct kv_call call;
+    KV_TRY(kv_call_init(server->svc, &call));
+    enum kv_err rc = kv_svc_bootstrap_key(&call, keep_first_key, server);
+    server->info = call.info;
+    kv_call_done(&call);
+    return rc == KV_E_INVALID_STATE || rc == KV_E_QUARANTINED ? KV_OK : rc;
 }
 
 static KV_RC start(struct server *server)
@@ -153,7 +160,7 @@ static void print_dev(const struct server *server)
     bool elsewhere = serve_database_elsewhere(server, database);
     printf("\nkvrun is up. In another terminal:\n\n"
            "  export KVRUN_ADDR=127.0.0.1:%u\n"
-           "  export KVRUN_TOKEN=$(cat %s/operator.key)\n"
+           "  export KVRUN_TOKEN=$(cat \"%s/operator.key\")\n"
            "  curl -s -H \"Authorization: Bearer $KVRUN_TOKEN\" http://$KVRUN_ADDR/v1/tiers\n\n"
            "  probes and metrics  http://127.0.0.1:%u/metrics\n"
            "  engine socket       %s\n"

@@ -82,8 +82,12 @@ struct kv_key_view {
 /* `tenant` zero: an operator key. KV_E_FORBIDDEN when the caller may not give these roles. */
 KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in,
                         struct kv_key_view *ret_key);
-/* The first operator key, only when there is none yet: KV_E_INVALID_STATE otherwise. For the server's start. */
-KV_RC kv_svc_bootstrap_key(struct kv_call *call, struct kv_key_view *ret_key);
+/* Puts the key's text where its owner finds it, durably; `secret` is borrowed for the call. */
+typedef KV_RC (*kv_key_keep_fn)(void *ctx, const char *secret, struct kv_errinfo *info);
+/* The first operator key, only when there is none yet: KV_E_INVALID_STATE otherwise. For the server's start. `keep` is
+ * called before the key becomes valid, and its failure is passed on: so no key is valid that nobody holds. It may be
+ * called again with the same key. */
+KV_RC kv_svc_bootstrap_key(struct kv_call *call, kv_key_keep_fn keep, void *ctx);
 
 /* --- tenants and sessions ---------------------------------------------------------------------------------------- */
 

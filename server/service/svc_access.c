@@ -168,10 +168,13 @@ KV_RC kv_svc_authenticate(struct kv_call *call, const char *token)
 
 /* --- making ------------------------------------------------------------------------------------------------------ */
 
+/* With `keep` it is the first operator key, or none. */
 struct key_tx {
     struct kv_call *call;
     struct kv_store_api_key row;
-    bool only_if_first;
+    kv_key_keep_fn keep;
+    void *keep_ctx;
+    const char *secret;
 };
 
 static const char *role_name(unsigned roles)
@@ -186,7 +189,7 @@ static const char *role_name(unsigned roles)
 static KV_RC key_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct key_tx *tx = ctx;
-    if (tx->only_if_first) {
+    if (tx->keep != NULL) {
         uint64_t count = 0;
         KV_TRY(kv_store_api_key_count_operator(pg, tx->row.created_us, info, &count));
         if (count > 0) {
@@ -200,7 +203,10 @@ static KV_RC key_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
                                    .actor_role = role_name(tx->call->who.roles),
                                    .subject = tx->row.id,
                                    .subject_prefix = "key"};
-    return svc_audit(tx->call->svc, pg, &event, KV_BYTES(NULL, 0), info);
+    KV_TRY(svc_audit(tx->call->svc, pg, &event, KV_BYTES(NULL, 0), info));
+    /* Last before the commit: a process that ends in between leaves a kept key that never became valid, and the next
+     * start makes another; the other order would leave a valid key that nobody has. */
+    return tx->keep != NULL ? tx->keep(tx->keep_ctx, tx->secret, info) : KV_OK;
 }
 
 static KV_RC draw_key(struct kv_call *call, struct kv_store_api_key *row, char text[KV_API_KEY_TEXT_SIZE])
@@ -216,26 +222,27 @@ static KV_RC draw_key(struct kv_call *call, struct kv_store_api_key *row, char t
     return KV_OK;
 }
 
-static KV_RC create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in, bool only_if_first,
-                    struct kv_key_view *ret_key)
+static KV_RC create(struct key_tx *tx, const struct kv_key_new *in, struct kv_key_view *ret_key)
 {
+    struct kv_call *call = tx->call;
     KV_TRY(svc_may_work(call->svc, &call->info)); /* in quarantine this may be the wrong database */
-    struct key_tx tx = {.call = call, .only_if_first = only_if_first, .row = {.tenant = *tenant, .roles = in->roles}};
     uint64_t seconds = in->expires_in_seconds == 0 ? 90 * DAY_SECONDS : in->expires_in_seconds;
     if (seconds > 365 * DAY_SECONDS) {
         return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/expires_in_seconds", "1 to %u", 365u * 86400u);
     }
-    tx.row.created_us = call->svc->env->realtime_us(call->svc->env->ctx);
-    tx.row.expires_us = tx.row.created_us + seconds * 1000000;
-    snprintf(tx.row.name, sizeof tx.row.name, "%s", in->name);
-    KV_TRY(kv_id_new(call->svc->env, &tx.row.id));
-    struct kv_key_view view = {.id = tx.row.id,
-                               .tenant = *tenant,
+    tx->row.roles = in->roles;
+    tx->row.created_us = call->svc->env->realtime_us(call->svc->env->ctx);
+    tx->row.expires_us = tx->row.created_us + seconds * 1000000;
+    snprintf(tx->row.name, sizeof tx->row.name, "%s", in->name);
+    KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
+    struct kv_key_view view = {.id = tx->row.id,
+                               .tenant = tx->row.tenant,
                                .roles = in->roles,
-                               .created_us = tx.row.created_us,
-                               .expires_us = tx.row.expires_us};
-    KV_TRY(draw_key(call, &tx.row, view.secret));
-    enum kv_err rc = kv_pg_tx(call->pg, "key-create", key_tx, &tx, &call->info, NULL);
+                               .created_us = tx->row.created_us,
+                               .expires_us = tx->row.expires_us};
+    KV_TRY(draw_key(call, &tx->row, view.secret));
+    tx->secret = view.secret;
+    enum kv_err rc = kv_pg_tx(call->pg, "key-create", key_tx, tx, &call->info, NULL);
     if (rc == KV_OK) {
         *ret_key = view;
     }
@@ -268,12 +275,16 @@ KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const 
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such tenant");
     }
     KV_TRY(check_roles(call, tenant, in->roles));
-    return create(call, tenant, in, false, ret_key);
+    struct key_tx tx = {.call = call, .row = {.tenant = *tenant}};
+    return create(&tx, in, ret_key);
 }
 
-KV_RC kv_svc_bootstrap_key(struct kv_call *call, struct kv_key_view *ret_key)
+KV_RC kv_svc_bootstrap_key(struct kv_call *call, kv_key_keep_fn keep, void *ctx)
 {
-    struct kv_id none = {0};
+    struct kv_key_view key;
     struct kv_key_new in = {.name = "first operator key", .roles = KV_ROLE_OPERATOR};
-    return create(call, &none, &in, true, ret_key);
+    struct key_tx tx = {.call = call, .keep = keep, .keep_ctx = ctx}; /* of no tenant */
+    KV_TRY(create(&tx, &in, &key));
+    kv_wipe(&key, sizeof key);
+    return KV_OK;
 }

@@ -75,6 +75,12 @@ static long long entries(void)
                          "SELECT (SELECT count(*) FROM kvrun.audit_leaf) + (SELECT count(*) FROM kvrun.audit_outbox)");
 }
 
+static enum kv_err keep_nothing(void *ctx, const char *secret, struct kv_errinfo *info)
+{
+    cr_assert(false, "a key was made");
+    return KV_OK;
+}
+
 /* Nothing opens, nothing is made, nothing is signed; and it says why. */
 static void check_quarantined(const char *why)
 {
@@ -101,7 +107,8 @@ static void check_quarantined(const char *why)
     cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &kept, "other", NULL, 0, &view, &existed), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_engine_register(&rig.call, &in, &registered), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_key_create(&rig.call, &rig.tenant, &key_in, &key), KV_E_QUARANTINED));
-    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, &key), KV_E_QUARANTINED), "it would go into the wrong database");
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep_nothing, NULL), KV_E_QUARANTINED),
+              "it would go into the wrong database");
     rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
     cr_assert(eq(int, kv_svc_tenant_create(&rig.call, "late", NULL, &tenant), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_drain_dram(&rig.call, &blocks), KV_E_QUARANTINED));

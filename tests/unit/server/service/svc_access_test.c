@@ -274,23 +274,63 @@ Test(key, life_is_a_second_to_a_year)
     kvt_svc_done(&rig);
 }
 
+static char kept[KV_API_KEY_TEXT_SIZE];
+static int kept_count;
+
+static enum kv_err keep(void *ctx, const char *secret, struct kv_errinfo *info)
+{
+    snprintf(kept, sizeof kept, "%s", secret);
+    kept_count++;
+    return ctx == NULL ? KV_OK : kv_fail(info, KV_E_IO, "no room for the key");
+}
+
+struct kept {
+    char secret[KV_API_KEY_TEXT_SIZE];
+    unsigned calls;
+    enum kv_err rc;
+};
+
+static enum kv_err keep(void *ctx, const char *secret, struct kv_errinfo *info)
+{
+    struct kept *kept = ctx;
+    snprintf(kept->secret, sizeof kept->secret, "%s", secret);
+    kept->calls++;
+    return kept->rc == KV_OK ? KV_OK : kv_fail(info, kept->rc, "no room for it");
+}
+
 Test(key, the_first_is_made_once)
 {
-    struct kv_key_view first, second;
+    struct kept first = {0}, second = {0}, third = {0};
     kvt_svc_config(&rig);
     kvt_svc_start(&rig);
     rig.call.who = (struct kv_principal){0};
-    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, &first), KV_OK), "%s", rig.call.info.text);
-    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, &second), KV_E_INVALID_STATE));
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &first), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &second), KV_E_INVALID_STATE));
     cr_assert(eq(int, authenticate(first.secret), KV_OK));
     cr_assert(eq(uint, rig.call.who.roles, KV_ROLE_OPERATOR));
     cr_assert(kv_id_is_zero(&rig.call.who.tenant));
     kvt_svc_restart(&rig);
-    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, &second), KV_E_INVALID_STATE));
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &second), KV_E_INVALID_STATE));
+    cr_assert(eq(uint, second.calls, 0), "what is kept is not replaced");
     cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.api_key"), 1));
     /* When none of them is good any more, nobody could get in: then there is a first one again. */
     kvt_db_run(&rig, "UPDATE kvrun.api_key SET revoked_at = now()");
-    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, &second), KV_OK));
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &third), KV_OK));
+    cr_assert(eq(int, authenticate(third.secret), KV_OK));
+    kvt_svc_done(&rig);
+}
+
+Test(key, the_first_that_could_not_be_kept_is_not_valid)
+{
+    struct kept lost = {.rc = KV_E_NO_SPACE}, good = {0};
+    kvt_svc_config(&rig);
+    kvt_svc_start(&rig);
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &lost), KV_E_NO_SPACE));
+    cr_assert(eq(str, rig.call.info.text, "no room for it"));
+    check_refused(lost.secret);
+    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.api_key"), 0));
+    cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep, &good), KV_OK), "the next start makes another");
+    cr_assert(eq(int, authenticate(good.secret), KV_OK));
     kvt_svc_done(&rig);
 }
 
