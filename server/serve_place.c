@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <libgen.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,7 @@
 #include <unistd.h>
 
 #define SOCKET_PATH_MAX 100 /* the kernel allows 107 bytes, and the second socket's name is longer */
+#define SOCKET_FOLDER "/tmp/kvrun-XXXXXX"
 #define LOCK_WAIT_MS 3000u
 
 static KV_RC make_folders(const char *path, struct kv_errinfo *info)
@@ -42,7 +44,38 @@ static KV_RC make_folders(const char *path, struct kv_errinfo *info)
     return KV_OK;
 }
 
+/* The name in the state folder, which a program whose working folder is near can use; the socket is elsewhere. */
+static KV_RC link_socket(struct server *server, const char *name)
+{
+    char link_path[PATH_MAX], target[PATH_MAX], old[PATH_MAX];
+    snprintf(link_path, sizeof link_path, "%.1000s/%s", server->state, name);
+    snprintf(target, sizeof target, "%s/%s", server->socket_folder, name);
+    ssize_t n = readlink(link_path, old, sizeof old - 1);
+    if (n > 0) { /* what a server that was killed left behind; the folder goes with its last socket */
+        old[n] = '\0';
+        if (strncmp(old, SOCKET_FOLDER, strlen(SOCKET_FOLDER) - 6) == 0 && unlink(old) == 0) {
+            rmdir(dirname(old));
+        }
+    }
+    if ((unlink(link_path) != 0 && errno != ENOENT) || symlink(target, link_path) != 0) {
+        return kv_fail(&server->info, KV_E_IO, "cannot name the sockets in state.dir: %s", strerror(errno));
+    }
+    return KV_OK;
+}
+
 /* A path that is too long for a socket gets a short private folder instead. */
+static KV_RC make_socket_folder(struct server *server)
+{
+    snprintf(server->socket_folder, sizeof server->socket_folder, "%s", SOCKET_FOLDER);
+    if (mkdtemp(server->socket_folder) == NULL) {
+        server->socket_folder[0] = '\0';
+        return kv_fail(&server->info, KV_E_IO, "no folder for the sockets can be made in /tmp: %s; set http.socket",
+                       strerror(errno));
+    }
+    KV_TRY(link_socket(server, "engine.sock"));
+    return link_socket(server, "engine-fd.sock");
+}
+
 static KV_RC choose_sockets(struct server *server)
 {
     const char *wanted = server->conf->http_socket;
@@ -55,11 +88,7 @@ static KV_RC choose_sockets(struct server *server)
     }
     snprintf(folder, sizeof folder, "%.1000s", server->state);
     if (strlen(server->state) + strlen("/engine-fd.sock") > SOCKET_PATH_MAX) {
-        snprintf(server->socket_folder, sizeof server->socket_folder, "/tmp/kvrun-XXXXXX");
-        if (mkdtemp(server->socket_folder) == NULL) {
-            return kv_fail(&server->info, KV_E_IO,
-                           "cannot make a folder for the sockets; set http.socket to a short path");
-        }
+        KV_TRY(make_socket_folder(server));
         snprintf(folder, sizeof folder, "%s", server->socket_folder);
     }
     snprintf(server->socket, sizeof server->socket, "%.1000s/engine.sock", folder);
@@ -110,6 +139,12 @@ KV_RC serve_choose_places(struct server *server)
 
 void serve_leave_places(struct server *server)
 {
+    static const char *const names[] = {"engine.sock", "engine-fd.sock"};
+    for (size_t i = 0; server->socket_folder[0] != '\0' && i < 2; i++) {
+        char path[PATH_MAX];
+        snprintf(path, sizeof path, "%.1000s/%s", server->state, names[i]);
+        unlink(path);
+    }
     if (server->socket_folder[0] != '\0') {
         rmdir(server->socket_folder);
     }
