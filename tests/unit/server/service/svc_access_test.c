@@ -274,16 +274,6 @@ Test(key, life_is_a_second_to_a_year)
     kvt_svc_done(&rig);
 }
 
-static char kept[KV_API_KEY_TEXT_SIZE];
-static int kept_count;
-
-static enum kv_err keep(void *ctx, const char *secret, struct kv_errinfo *info)
-{
-    snprintf(kept, sizeof kept, "%s", secret);
-    kept_count++;
-    return ctx == NULL ? KV_OK : kv_fail(info, KV_E_IO, "no room for the key");
-}
-
 struct kept {
     char secret[KV_API_KEY_TEXT_SIZE];
     unsigned calls;
