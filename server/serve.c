@@ -266,8 +266,10 @@ static enum kv_err stop(struct server *server)
 
 static int report(const struct server *server, enum kv_err rc)
 {
-    kv_log(KV_LOG_ERROR, "server", "start-failed", KV_FRC(rc), KV_FT("text", server->info.text));
-    fprintf(stderr, "kvrun: %s\n", server->info.text[0] == '\0' ? kv_err_title(rc) : server->info.text);
+    /* A text of another code is about something that was tried before and got over. */
+    const char *text = server->info.code == rc && server->info.text[0] != '\0' ? server->info.text : kv_err_title(rc);
+    kv_log(KV_LOG_ERROR, "server", "start-failed", KV_FRC(rc), KV_FT("text", text));
+    fprintf(stderr, "kvrun: %s\n", text);
     return EXIT_USAGE;
 }
 

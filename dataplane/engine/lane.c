@@ -54,7 +54,10 @@ static KV_RC open_memory(struct lane *lane, const struct kv_engine_conf *conf, s
         lane->staging_bytes = lane->slab_bytes;
     }
     KV_TRY(kv_locked_alloc(lane->staging_bytes, &lane->staging));
-    KV_TRY(kv_sealer_new(conf->cipher, &lane->sealer));
+    rc = kv_sealer_new(conf->cipher, &lane->sealer);
+    if (rc != KV_OK) {
+        return kv_fail(info, rc, "this build or this processor does not have the crypto backend asked for; use auto");
+    }
     lane->ios = kv_alloc_array(LANE_IO_MAX, sizeof *lane->ios);
     if (lane->ios == NULL) {
         return KV_E_NO_MEMORY;

@@ -26,12 +26,14 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define OLD_POSTGRES_MS 10000
 #define INITDB_MS 120000
 #define STOP_MS 10000u
 #define LOG_BYTES_MAX (1024 * 1024)
+#define CLUSTER_BYTES (UINT64_C(56) << 20) /* a new one, and its first WAL segment */
 
 static KV_RC take_lock(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
@@ -121,6 +123,17 @@ static KV_RC remove_half_made(struct kv_private_cluster *cluster, const char *fr
     return kv_private_run(&cluster->user, &program, INITDB_MS, info);
 }
 
+/* Before initdb, whose own words about a full disk would not fit on it. */
+static KV_RC check_room(const struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    struct statvfs disk;
+    if (statvfs(cluster->base, &disk) == 0 && disk.f_bavail * disk.f_frsize < CLUSTER_BYTES) {
+        return kv_fail(info, KV_E_NO_SPACE, "a private PostgreSQL needs %u MiB in %.90s: free space, or set db.url",
+                       (unsigned)(CLUSTER_BYTES >> 20), cluster->base);
+    }
+    return KV_OK;
+}
+
 /* Made beside and renamed, so that an initdb that was cut off is never taken for a cluster. */
 static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
@@ -131,6 +144,7 @@ static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo 
     }
     kv_private_sub(cluster->base, "data.new", fresh);
     KV_TRY(remove_half_made(cluster, fresh, info));
+    KV_TRY(check_room(cluster, info));
     const char *const argv[] = {kv_private_sub(cluster->bin, "initdb", initdb),
                                 "-D",
                                 fresh,
@@ -149,8 +163,9 @@ static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo 
         .argv = argv, .log = kv_private_sub(cluster->base, "postgres.log", log), .bound = true};
     enum kv_err rc = kv_private_run(&cluster->user, &program, INITDB_MS, info);
     if (rc != KV_OK) {
-        kv_log(KV_LOG_ERROR, "store", "initdb_failed", KV_FT("log", log));
-        return rc;
+        kv_log(KV_LOG_ERROR, "store", "initdb_failed", KV_FT("log", log),
+               KV_FT("text", info == NULL ? "" : info->text));
+        return kv_fail(info, rc, "initdb failed: %.150s says why", log);
     }
     if (KV_FAULT("store/private/initdb") || rename(fresh, data) != 0) {
         return kv_fail(info, KV_E_IO, "the new cluster cannot be put in its place: %s", strerror(errno));
@@ -217,14 +232,16 @@ static KV_RC wait_until_ready(struct kv_private_cluster *cluster, struct kv_erri
         if (kv_private_ended(cluster->pid)) {
             cluster->pid = 0;
             kv_log(KV_LOG_ERROR, "store", "private_cluster_ended", KV_FT("folder", cluster->base));
-            return kv_fail(info, KV_E_DB_UNAVAILABLE, "PostgreSQL ended while it started; postgres.log says why");
+            return kv_fail(info, KV_E_DB_UNAVAILABLE, "PostgreSQL ended while it started; %.110s/postgres.log says why",
+                           cluster->base);
         }
         if (postmaster_pid(cluster) == cluster->pid && PQping(cluster->url) == PQPING_OK) {
             return KV_OK;
         }
         kv_private_pause();
     }
-    return kv_fail(info, KV_E_TIMEOUT, "PostgreSQL did not answer in %u ms; postgres.log says why", cluster->start_ms);
+    return kv_fail(info, KV_E_TIMEOUT, "PostgreSQL did not answer in %u ms; %.110s/postgres.log says why",
+                   cluster->start_ms, cluster->base);
 }
 
 static KV_RC start(struct kv_private_cluster *cluster, const char *bin_folder, struct kv_errinfo *info)
