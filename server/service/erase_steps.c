@@ -343,7 +343,7 @@ KV_RC erase_purge(struct erase_round *round)
     KV_TRY(kv_store_kroot_get(round->pg, &round->info, &kroot));
     enum kv_err rc =
         kv_id_equal(&kroot.root_id, &round->batch.new_root)
-            ? svc_root_use(round->svc, &kroot, &round->info)
+            ? svc_root_purge(round->svc, &kroot, &round->info)
             : kv_fail(&round->info, KV_E_ROLLBACK_DETECTED, "the database shows another root than the batch made");
     kv_store_kroot_done(&kroot);
     KV_TRY(rc);
