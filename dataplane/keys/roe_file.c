@@ -17,6 +17,7 @@
 struct file_roe {
     struct kv_roe base;
     struct kv_medium medium;
+    bool torn_said; /* it is looked at often, and said once */
 };
 
 struct look {
@@ -29,14 +30,17 @@ static struct file_roe *file_of(struct kv_roe *roe)
     return (struct file_roe *)roe;
 }
 
-static KV_RC look_add(struct look *look, unsigned slot)
+static KV_RC look_add(struct file_roe *roe, struct look *look, unsigned slot)
 {
     struct kv_id *place = NULL;
     switch (look->slots[slot].state) {
     case KV_ROE_SLOT_EMPTY:
         return KV_OK;
     case KV_ROE_SLOT_TORN:
-        kv_log(KV_LOG_WARN, "roe", "torn slot, treated as absent", KV_FU("slot", slot));
+        if (!roe->torn_said) {
+            kv_log(KV_LOG_WARN, "roe", "torn slot, treated as absent", KV_FU("slot", slot));
+        }
+        roe->torn_said = true;
         return KV_OK;
     case KV_ROE_SLOT_STAGED:
         place = &look->view.staged;
@@ -60,7 +64,7 @@ static KV_RC look_at(struct file_roe *roe, struct look *ret_look)
         KV_TRY(kv_medium_read_slot(&roe->medium, slot));
         kv_roe_slot_parse(roe->medium.buffer, &look.slots[slot]);
         kv_medium_forget(&roe->medium);
-        KV_TRY(look_add(&look, slot));
+        KV_TRY(look_add(roe, &look, slot));
     }
     if (!kv_id_is_zero(&look.view.active) && kv_id_equal(&look.view.active, &look.view.staged)) {
         return KV_E_CORRUPT;

@@ -40,26 +40,14 @@ void svc_erasure_signal(struct kv_svc *svc)
 
 /* --- ownership --------------------------------------------------------------------------------------------------- */
 
-static KV_RC take_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+static KV_RC take_fence(struct erase_round *round)
 {
-    struct erase_round *round = ctx;
     struct kv_store_kroot kroot = {0};
-    KV_TRY(kv_store_kroot_take(pg, &round->svc->instance, info, &kroot));
+    KV_TRY(svc_root_take(round->svc, round->pg, "erase-take", &round->info, &kroot));
     round->fence = kroot.fence;
     round->root_id = kroot.root_id;
     kv_store_kroot_done(&kroot);
-    return KV_OK;
-}
-
-static KV_RC take_fence(struct erase_round *round)
-{
-    enum kv_err rc = kv_pg_tx(round->pg, "erase-take", take_tx, round, &round->info, NULL);
-    if (rc == KV_E_BUSY) { /* a dead client's backend may sit in its transaction on kroot */
-        uint32_t ended = 0;
-        KV_TRY(kv_store_kroot_evict(round->pg, &round->info, &ended));
-        rc = kv_pg_tx(round->pg, "erase-take", take_tx, round, &round->info, NULL);
-    }
-    return rc;
+    return svc_root_check(round->svc, round->pg, &round->info);
 }
 
 /* --- finding the batch ------------------------------------------------------------------------------------------- */
@@ -169,7 +157,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     if (open == 0 && batches == 0) {
         atomic_store(&round->svc->erasures_open, 0);
-        return KV_OK;
+        return svc_root_check(round->svc, round->pg, &round->info); /* nobody else looks while nothing is erased */
     }
     KV_TRY(take_fence(round));
     KV_TRY(find_batch(round));

@@ -26,6 +26,12 @@
 
 static const char text_lost[] = "the root of erasure belongs to another database; connect the database it was made "
                                 "with, or move the root file away to start afresh";
+static const char text_empty[] =
+    "the root of erasure holds no key, so it and the database do not belong together: put its "
+    "file back, or set root.path to the right one";
+static const char text_memory[] =
+    "the root of erasure was in memory and ended with its process, so the sessions of this "
+    "database are lost; use a fresh database, or a root.provider that lasts";
 static const char text_rollback[] = "the database and the root of erasure do not belong together: one of them was put "
                                     "back to an older state; restore the current one";
 
@@ -101,6 +107,60 @@ KV_RC svc_root_purge(struct kv_svc *svc, const struct kv_store_kroot *kroot, str
     return set_root_locked(svc, kroot, true, info);
 }
 
+/* --- whose it is ------------------------------------------------------------------------------------------------- */
+
+struct take_tx {
+    struct kv_svc *svc;
+    struct kv_store_kroot kroot;
+};
+
+static KV_RC take_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct take_tx *tx = ctx;
+    kv_store_kroot_done(&tx->kroot); /* of a try before */
+    tx->kroot = (struct kv_store_kroot){0};
+    return kv_store_kroot_take(pg, &tx->svc->instance, info, &tx->kroot);
+}
+
+KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, const char *tx_name, struct kv_errinfo *info,
+                    struct kv_store_kroot *ret_kroot)
+{
+    struct take_tx tx = {.svc = svc};
+    enum kv_err rc = kv_pg_tx(pg, tx_name, take_tx, &tx, info, NULL);
+    if (rc == KV_E_BUSY) { /* a dead client's backend may sit in its transaction on kroot */
+        uint32_t ended = 0;
+        KV_TRY(kv_store_kroot_evict(pg, info, &ended));
+        rc = kv_pg_tx(pg, tx_name, take_tx, &tx, info, NULL);
+    }
+    if (rc != KV_OK) {
+        kv_store_kroot_done(&tx.kroot);
+        return rc;
+    }
+    *ret_kroot = tx.kroot;
+    return KV_OK;
+}
+
+KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_id active, staged;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_get(pg, info, &kroot));
+    struct kv_id root = kroot.root_id;
+    kv_store_kroot_done(&kroot);
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    atomic_store(&svc->root_ok, rc == KV_OK);
+    if (rc != KV_OK) {
+        return kv_fail(info, rc, "the root of erasure cannot be read");
+    }
+    if (!kv_id_equal(&root, &active) && !kv_id_equal(&root, &staged)) {
+        svc_quarantine(svc, text_rollback);
+        return kv_fail(info, KV_E_ROLLBACK_DETECTED, "%s", text_rollback);
+    }
+    return KV_OK;
+}
+
 /* --- the first root ---------------------------------------------------------------------------------------------- */
 
 struct first_tx {
@@ -164,7 +224,9 @@ static KV_RC settle(struct kv_svc *svc, const struct kv_store_kroot *kroot, cons
         return kv_id_is_zero(staged) ? KV_OK : svc->roe->ops->discard(svc->roe, staged);
     }
     if (!kv_id_equal(&kroot->root_id, staged)) {
-        svc_quarantine(svc, text_rollback);
+        bool empty = kv_id_is_zero(active) && kv_id_is_zero(staged);
+        bool lasts = strcmp(svc->roe->ops->name, "memory") != 0;
+        svc_quarantine(svc, !empty ? text_rollback : lasts ? text_empty : text_memory);
         return KV_OK;
     }
     if (!kv_id_is_zero(active)) {
@@ -180,7 +242,9 @@ KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     struct kv_id active, staged;
     struct kv_store_kroot kroot = {0};
     KV_TRY(svc->roe->ops->list(svc->roe, &active, &staged));
-    enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
+    /* Taken, not only read: a process that was killed may have a commit under way, and what is staged is the root of
+     * that commit. */
+    enum kv_err rc = svc_root_take(svc, pg, "root-take", info, &kroot);
     if (rc == KV_E_MISSING && kv_id_is_zero(&active)) {
         return first_root(svc, pg, &staged, info);
     }

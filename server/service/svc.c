@@ -309,6 +309,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     svc->conf = *conf;
     svc->env = conf->env;
     svc->fd_listener = svc->fd_stop = -1;
+    atomic_store(&svc->root_ok, true);
     snprintf(svc->log_prefix, sizeof svc->log_prefix, "%.150s/audit", conf->host_name);
     init_locks(svc);
     kv_idmap_init(&svc->sessions);
@@ -414,12 +415,16 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
     kv_journal_stats(svc->journal, &journal);
     kv_engine_stats(svc->engine, &engine);
     const char *quarantine = atomic_load(&svc->quarantine);
+    bool root = atomic_load(&svc->root_ok);
     bool db = atomic_load(&svc->db_ok), lease = kv_keyring_lease_valid(svc->keyring),
          stopping = atomic_load(&svc->stopping);
     struct kv_ready_check checks[KV_READY_CHECKS] = {
         {"db", db, db ? "" : "the database does not answer; transfers go on until the lease runs out"},
         {"migrations", atomic_load(&svc->migrated), ""},
-        {"root_key", quarantine == NULL, quarantine == NULL ? "" : quarantine},
+        {"root_key", quarantine == NULL && root,
+         quarantine != NULL ? quarantine
+         : root             ? ""
+                            : "the root of erasure cannot be read; erasures wait for it"},
         {"audit", journal.ok, journal.ok ? "" : "transfer records cannot be written or are too far behind"},
         {"lease", lease, lease ? "" : "the instance's lease ran out; keys are closed"},
         {"tiers", engine.nvme.up || engine.nvme.capacity_bytes == 0,

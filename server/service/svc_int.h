@@ -88,6 +88,7 @@ struct kv_svc {
     unsigned erasure_changes;
 
     atomic_bool stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
+    atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
@@ -106,6 +107,13 @@ bool svc_sleep(struct kv_svc *svc, uint64_t ns);
 
 /* --- root.c: kroot, the provider and the tree belong together */
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* Makes this process the one that may change the root: waits for a change that is under way, and none that began
+ * before can commit after it. Release with kv_store_kroot_done. */
+KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, const char *tx_name, struct kv_errinfo *info,
+                    struct kv_store_kroot *ret_kroot);
+/* The database's root is one that the provider has; else quarantine and KV_E_ROLLBACK_DETECTED. Thread: eraser, which
+ * alone changes either. */
+KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
 /* Makes the tree use the root of `kroot`; a no-op when it does already. Not while holding kroot FOR UPDATE with another
  * root in the tree: the change waits for calls that began under the old one. */
 KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
