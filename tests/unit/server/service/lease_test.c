@@ -1,4 +1,5 @@
 /* The instance's lease: what works without the database and how long, clones, a second instance. */
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "tests/lib/svc_rig.h"
 
@@ -122,6 +123,53 @@ Test(lease, that_somebody_else_renewed_quarantines_the_clone)
               rig.call.info.text);
     close_all();
 }
+
+static void await_counter(long long wanted)
+{
+    long long now = 0;
+    uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
+    while (now < wanted && kv_now_ns(&kv_env_system) < deadline) {
+        usleep(50000);
+        now = kvt_db_number(&rig, "SELECT lease_ctr FROM kvrun.instance");
+    }
+    cr_assert(ge(llong, now, wanted));
+}
+
+#ifdef KV_FAULTS
+/* Three in a row whose answers are lost: all of them counted, or none did. */
+static void renewals_in_doubt(const char *step)
+{
+    char spec[256];
+    uint32_t count = 0;
+    open_with_lease(2 * KV_S_NS);
+    struct kv_id session = kvt_svc_session(&rig.call);
+    cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, session, 0, 1, KV_WAIT_DRAM), KV_OK));
+    long long first = kvt_db_number(&rig, "SELECT lease_ctr FROM kvrun.instance");
+    snprintf(spec, sizeof spec,
+             "store/lease-renew/%s=x@1once,store/lease-renew/%s=x@2once,store/lease-renew/%s=x@3once", step, step,
+             step);
+    kv_fault_set(spec);
+    await_counter(first + 5);
+    kv_fault_set(NULL);
+    cr_assert(kvt_svc_await_check(&rig, "lease", true));
+    cr_assert(kvt_svc_check_ok(&rig, "root_key"), "%s", kvt_svc_check_detail(&rig, "root_key"));
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, session, 0, 1, &count), KV_OK), "%s", rig.call.info.text);
+    /* And a clone is still noticed. */
+    kvt_db_run(&rig, "UPDATE kvrun.instance SET lease_ctr = lease_ctr + 1");
+    cr_assert(kvt_svc_await_check(&rig, "root_key", false));
+    close_all();
+}
+
+Test(lease, renewals_that_counted_without_an_answer_are_no_clone)
+{
+    renewals_in_doubt("committed");
+}
+
+Test(lease, renewals_that_were_lost_before_their_commit_are_no_clone)
+{
+    renewals_in_doubt("commit");
+}
+#endif
 
 static void second_on_the_same_database(struct kvt_svc *second)
 {
