@@ -336,6 +336,7 @@ bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, stru
     return answers_erased(call, kv_svc_session_get(call, &session, &view), erasure, "reading") && refused;
 }
 
+#ifdef KV_FAULTS
 static struct kv_id stored_session(struct kvt_svc *rig, const struct kvt_engine *engine)
 {
     struct kv_id session = kvt_svc_session(&rig->call);
@@ -373,6 +374,7 @@ bool kvt_svc_erases_despite(const char *fault)
     kvt_svc_done(&rig);
     return good;
 }
+#endif
 
 void kvt_svc_block_ids(struct kvt_svc *rig, struct kv_id session, struct kv_buf *ret_ids)
 {

@@ -65,7 +65,7 @@ bool kvt_svc_certificate_good(struct kv_call *call, struct kv_id erasure, struct
 
 /* A test of its own: with `fault` set, an erasure ends with a certificate that verifies, the session is refused, one
  * beside it lives, and the next erasure ends as well. */
-bool kvt_svc_erases_despite(const char *fault);
+bool kvt_svc_erases_despite(const char *fault); /* only with KV_FAULTS */
 /* Offload, restore, lookup and reading answer SESSION_ERASED, restore nothing, and name the erasure. */
 bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, struct kv_id session, struct kv_id erasure);
 /* The session's block ids, 32 bytes each, into an initialised buffer. */

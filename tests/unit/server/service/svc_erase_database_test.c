@@ -4,6 +4,7 @@
 
 #include <criterion/criterion.h>
 
+#ifdef KV_FAULTS
 TEMP_POSTGRES_HOOKS
 
 #define FAILS_ONCE(name, fault)                                 \
@@ -20,3 +21,4 @@ FAILS_ONCE(when_the_destruction_was_recorded, "store/erase-destroyed/committed")
 FAILS_ONCE(when_the_verification_was_recorded, "store/erase-verified/committed")
 FAILS_ONCE(when_the_certificate_was_stored, "store/certificate/committed")
 FAILS_ONCE(when_the_bundle_was_stored, "store/bundle/committed")
+#endif

@@ -3,6 +3,7 @@
 
 #include <criterion/criterion.h>
 
+#ifdef KV_FAULTS
 TEMP_POSTGRES_HOOKS
 
 #define FAILS_ONCE(name, fault)                                 \
@@ -25,3 +26,4 @@ FAILS_ONCE(after_purge, "erase/purged")
 FAILS_ONCE(after_verify, "erase/verified")
 FAILS_ONCE(before_the_bundle, "erase/certificate")
 FAILS_ONCE(after_the_certificate, "erase/certified")
+#endif

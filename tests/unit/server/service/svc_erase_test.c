@@ -26,7 +26,6 @@ static void open_all(void)
 
 static void close_all(void)
 {
-    kv_fault_set(NULL);
     kvt_engine_close(&engine);
     kvt_svc_done(&rig);
 }
@@ -199,55 +198,6 @@ Test(erasure, one_after_the_other_chains_certificates)
     close_all();
 }
 
-/* Two that wait together share one change of the root. */
-Test(erasure, several_that_wait_are_one_batch)
-{
-    enum { SESSIONS = 5 };
-    struct kv_id sessions[SESSIONS];
-    struct kv_erasure_view views[SESSIONS];
-    bool existed = false;
-    open_all();
-    kv_fault_set("store/erase-take/commit=fail"); /* nobody gets past the start of a round */
-    for (int i = 0; i < SESSIONS; i++) {
-        sessions[i] = session_with(1);
-        cr_assert(
-            eq(int, kv_svc_erasure_create(&rig.call, &sessions[i], "retention", NULL, 0, &views[i], &existed), KV_OK));
-        cr_assert(not(existed));
-        check_refused(sessions[i], views[i].id);
-    }
-    kv_fault_set(NULL);
-    for (int i = 0; i < SESSIONS; i++) {
-        views[i] = kvt_svc_erase(&rig.call, sessions[i]);
-        check_certified(&views[i]);
-    }
-    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(DISTINCT batch_id) FROM kvrun.erasure"), 1));
-    close_all();
-}
-
-Test(erasure, of_two_tenants_in_one_batch_has_a_certificate_in_each_log)
-{
-    bool existed = false;
-    struct kv_erasure_view mine, theirs;
-    struct kv_buf bundle;
-    open_all();
-    struct kv_id other = kvt_svc_tenant(&rig, "other");
-    struct kv_call call = kvt_svc_call(&rig, other, KV_ROLE_TENANT_ADMIN);
-    struct kv_id my_session = session_with(1), their_session = kvt_svc_session(&call);
-    kv_fault_set("store/erase-take/commit=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &my_session, "other", NULL, 0, &mine, &existed), KV_OK));
-    cr_assert(eq(int, kv_svc_erasure_create(&call, &their_session, "other", NULL, 0, &theirs, &existed), KV_OK));
-    kv_fault_set(NULL);
-    theirs = kvt_svc_erase(&call, their_session);
-    mine = kvt_svc_erase(&rig.call, my_session);
-    check_certified(&mine);
-    cr_assert(eq(int, theirs.state, KV_ERASURE_CERTIFIED));
-    cr_assert(kvt_svc_certificate_good(&call, theirs.id, &bundle));
-    kv_buf_done(&bundle);
-    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(DISTINCT batch_id) FROM kvrun.erasure"), 1));
-    kv_call_done(&call);
-    close_all();
-}
-
 Test(erasure, with_a_root_in_memory_works_the_same)
 {
     uint32_t count = 0;
@@ -301,54 +251,7 @@ Test(erasure, engine_keys_erase_what_they_made_and_nothing_else)
     close_all();
 }
 
-Test(erasure, without_its_end_has_no_certificate)
-{
-    struct kv_erasure_view view;
-    struct kv_buf bytes;
-    bool existed = false;
-    open_all();
-    struct kv_id session = session_with(1), nobody = {.b = {1}};
-    kv_fault_set("store/erase-take/commit=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
-    kv_buf_init(&bytes, 1 << 20);
-    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
-    cr_assert(strstr(rig.call.info.text, "not certified yet") != NULL, "%s", rig.call.info.text);
-    cr_assert(eq(int, kv_svc_certificate(&rig.call, &nobody, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
-    cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &nobody, &view), KV_E_NOT_FOUND));
-    kv_buf_done(&bytes);
-    close_all();
-}
-
 /* --- when something fails ---------------------------------------------------------------------------------------- */
-
-Test(erasure, whose_verification_fails_is_quarantined_and_never_certified)
-{
-    struct kv_buf bytes;
-    open_all();
-    struct kv_id session = session_with(3), other = session_with(1);
-    kv_fault_set("erase/verify-fails=fail@1once");
-    struct kv_erasure_view view = kvt_svc_erase(&rig.call, session);
-    cr_assert(eq(int, view.state, KV_ERASURE_QUARANTINED));
-    cr_assert(gt(sz, strlen(view.quarantine_reason), 0));
-    cr_assert(strstr(view.claim, "nothing is claimed") != NULL);
-    kv_buf_init(&bytes, 1 << 20);
-    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
-    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_JWS, &bytes), KV_E_NOT_FOUND));
-    kv_buf_done(&bytes);
-    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.erasure WHERE cert_jws IS NOT NULL"), 0));
-    check_refused(session, view.id);
-    /* Asking again does not talk it into a certificate, and neither does a restart. */
-    view = kvt_svc_erase(&rig.call, session);
-    cr_assert(eq(int, view.state, KV_ERASURE_QUARANTINED));
-    kvt_svc_restart(&rig);
-    kvt_engine_close(&engine);
-    kvt_engine_open(&rig.call, &engine);
-    check_refused(session, view.id);
-    /* Its scope is the one job: others go on. */
-    view = kvt_svc_erase(&rig.call, other);
-    check_certified(&view);
-    close_all();
-}
 
 /* Damages the headers of `count` of the session's blocks on nvme; dram copies are gone. */
 static unsigned damage(struct kv_id session, unsigned count)
@@ -408,6 +311,106 @@ Test(erasure, without_the_database_is_refused)
     close_all();
 }
 
+#ifdef KV_FAULTS
+/* --- with fault points: a round of the eraser is held at its start, or its verification fails -----------------------
+ */
+
+/* Two that wait together share one change of the root. */
+Test(erasure, several_that_wait_are_one_batch)
+{
+    enum { SESSIONS = 5 };
+    struct kv_id sessions[SESSIONS];
+    struct kv_erasure_view views[SESSIONS];
+    bool existed = false;
+    open_all();
+    kv_fault_set("store/erase-take/commit=fail"); /* nobody gets past the start of a round */
+    for (int i = 0; i < SESSIONS; i++) {
+        sessions[i] = session_with(1);
+        cr_assert(
+            eq(int, kv_svc_erasure_create(&rig.call, &sessions[i], "retention", NULL, 0, &views[i], &existed), KV_OK));
+        cr_assert(not(existed));
+        check_refused(sessions[i], views[i].id);
+    }
+    kv_fault_set(NULL);
+    for (int i = 0; i < SESSIONS; i++) {
+        views[i] = kvt_svc_erase(&rig.call, sessions[i]);
+        check_certified(&views[i]);
+    }
+    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(DISTINCT batch_id) FROM kvrun.erasure"), 1));
+    close_all();
+}
+
+Test(erasure, of_two_tenants_in_one_batch_has_a_certificate_in_each_log)
+{
+    bool existed = false;
+    struct kv_erasure_view mine, theirs;
+    struct kv_buf bundle;
+    open_all();
+    struct kv_id other = kvt_svc_tenant(&rig, "other");
+    struct kv_call call = kvt_svc_call(&rig, other, KV_ROLE_TENANT_ADMIN);
+    struct kv_id my_session = session_with(1), their_session = kvt_svc_session(&call);
+    kv_fault_set("store/erase-take/commit=fail");
+    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &my_session, "other", NULL, 0, &mine, &existed), KV_OK));
+    cr_assert(eq(int, kv_svc_erasure_create(&call, &their_session, "other", NULL, 0, &theirs, &existed), KV_OK));
+    kv_fault_set(NULL);
+    theirs = kvt_svc_erase(&call, their_session);
+    mine = kvt_svc_erase(&rig.call, my_session);
+    check_certified(&mine);
+    cr_assert(eq(int, theirs.state, KV_ERASURE_CERTIFIED));
+    cr_assert(kvt_svc_certificate_good(&call, theirs.id, &bundle));
+    kv_buf_done(&bundle);
+    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(DISTINCT batch_id) FROM kvrun.erasure"), 1));
+    kv_call_done(&call);
+    close_all();
+}
+
+Test(erasure, without_its_end_has_no_certificate)
+{
+    struct kv_erasure_view view;
+    struct kv_buf bytes;
+    bool existed = false;
+    open_all();
+    struct kv_id session = session_with(1), nobody = {.b = {1}};
+    kv_fault_set("store/erase-take/commit=fail");
+    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
+    kv_buf_init(&bytes, 1 << 20);
+    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
+    cr_assert(strstr(rig.call.info.text, "not certified yet") != NULL, "%s", rig.call.info.text);
+    cr_assert(eq(int, kv_svc_certificate(&rig.call, &nobody, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &nobody, &view), KV_E_NOT_FOUND));
+    kv_buf_done(&bytes);
+    close_all();
+}
+
+Test(erasure, whose_verification_fails_is_quarantined_and_never_certified)
+{
+    struct kv_buf bytes;
+    open_all();
+    struct kv_id session = session_with(3), other = session_with(1);
+    kv_fault_set("erase/verify-fails=fail@1once");
+    struct kv_erasure_view view = kvt_svc_erase(&rig.call, session);
+    cr_assert(eq(int, view.state, KV_ERASURE_QUARANTINED));
+    cr_assert(gt(sz, strlen(view.quarantine_reason), 0));
+    cr_assert(strstr(view.claim, "nothing is claimed") != NULL);
+    kv_buf_init(&bytes, 1 << 20);
+    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_BUNDLE, &bytes), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_JWS, &bytes), KV_E_NOT_FOUND));
+    kv_buf_done(&bytes);
+    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.erasure WHERE cert_jws IS NOT NULL"), 0));
+    check_refused(session, view.id);
+    /* Asking again does not talk it into a certificate, and neither does a restart. */
+    view = kvt_svc_erase(&rig.call, session);
+    cr_assert(eq(int, view.state, KV_ERASURE_QUARANTINED));
+    kvt_svc_restart(&rig);
+    kvt_engine_close(&engine);
+    kvt_engine_open(&rig.call, &engine);
+    check_refused(session, view.id);
+    /* Its scope is the one job: others go on. */
+    view = kvt_svc_erase(&rig.call, other);
+    check_certified(&view);
+    close_all();
+}
+
 /* The database goes away in the middle; the request stands and is carried out when it is back. */
 Test(erasure, goes_on_when_the_database_is_back)
 {
@@ -435,3 +438,4 @@ Test(erasure, goes_on_when_the_database_is_back)
     check_certified(&view);
     close_all();
 }
+#endif
