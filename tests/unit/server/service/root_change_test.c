@@ -31,6 +31,7 @@ static void close_all(void)
     kvt_svc_done(&rig);
 }
 
+#ifdef KV_FAULTS
 static bool await_number(const char *sql, long long wanted)
 {
     uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
@@ -95,6 +96,7 @@ Test(root_change, whose_commit_is_under_way_is_waited_for_at_a_start)
     cr_assert(eq(int, view.state, KV_ERASURE_CERTIFIED));
     close_all();
 }
+#endif
 
 /* A failover to a database that is behind: seen while running, and nothing is discarded or destroyed for it. */
 Test(root_change, that_the_database_lost_is_noticed_while_running)
