@@ -53,14 +53,16 @@ class Plan:
             self.after = rng.uniform(0.005, 0.4)
         if rng.random() < 0.3:
             self.recovery = rng.uniform(0.01, 1.5)
-        self.database = external and rng.random() < 0.4
+        self.database = rng.choice(["with", "before"]) if external and rng.random() < 0.4 else None
+        if self.database == "before":
+            self.fault, self.after = None, rng.uniform(0.05, 0.4)
         self.attack = number % ATTACK_EVERY == ATTACK_EVERY - 1
         self.orderly = rng.random() < 0.2
 
     def __str__(self):
         parts = [self.fault or f"timer {self.after * 1000:.0f} ms"]
         parts += [f"again {self.recovery * 1000:.0f} ms into the start"] if self.recovery else []
-        parts += ["database too"] if self.database else []
+        parts += [f"database {self.database} it"] if self.database else []
         return ", ".join(parts)
 
 
@@ -88,6 +90,14 @@ def run_round(world, plan):
     if loot:
         words.append(f"{loot.check()} erased sessions attacked")
     return ", ".join(words)
+
+
+def print_violations(world, most=10):
+    violations = world.ledger.violations
+    for violation in violations[:most]:
+        print(f"  VIOLATION {violation}")
+    if len(violations) > most:
+        print(f"  and {len(violations) - most} more")
 
 
 class Drill:
@@ -118,11 +128,9 @@ class Drill:
         self.world = None
 
     def failed(self, number, plan):
-        for violation in self.world.ledger.violations if self.world else []:
-            print(f"  VIOLATION {violation}")
+        print_violations(self.world)
         print(f"failed in round {number} ({plan}); again: --seed {self.seed} --rounds {number + 1}")
-        if self.world:
-            print(self.world.server.log_tail())
+        print(self.world.server.log_tail())
 
     def one(self, number):
         rng = random.Random(f"{self.seed}/{number}")

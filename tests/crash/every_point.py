@@ -9,7 +9,7 @@ import traceback
 
 import workload
 from attack import Loot
-from drill import arguments, long_run, programs_missing
+from drill import arguments, long_run, print_violations, programs_missing
 from points import ERASE_POINTS, FIRST_START, IN_RECOVERY
 from server import Cluster, Gone
 from world import Tools, World
@@ -79,8 +79,7 @@ class Points:
     def report(self, what, begun, world):
         violations = world.ledger.violations
         print(f"{what}: {'FAILED' if violations else 'good'} [{time.monotonic() - begun:.1f} s]", flush=True)
-        for violation in violations:
-            print(f"  VIOLATION {violation}")
+        print_violations(world)
         if violations:
             print(world.server.log_tail())
         self.failures += bool(violations)

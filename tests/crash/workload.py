@@ -133,12 +133,12 @@ class Workload:
     def offloads(self, world, rng, slots):
         client = world.client("engine")
         while not self.stopping.is_set():
-            live = world.ledger.in_state(LIVE)
-            if len(live) < 3 or (len(live) < SESSIONS_LIVE_MAX and rng.random() < 0.1):
+            # Also those on their way out: they must take nothing in any more, but may still live after all.
+            sessions = world.ledger.in_state(LIVE, ASKED)
+            if len(sessions) < 3 or (len(sessions) < SESSIONS_LIVE_MAX and rng.random() < 0.1):
                 create_session(world, client)
                 continue
-            # Also one that is on its way out: it must take nothing in any more.
-            session = self.session(rng, LIVE, ASKED) or live[0]
+            session = rng.choice(sessions)
             pool = rng.choice(world.pools)
             first = rng.randrange(BLOCKS_PER_POOL_MAX)
             indices = range(first, min(first + rng.randint(1, CALL_BLOCKS_MAX), BLOCKS_PER_POOL_MAX))

@@ -67,17 +67,21 @@ class World:
 
     # --- the steps of a round
 
-    def work(self, seed, kill_after=None, erase_first=False, crash_database=False):
-        """Load until the server is dead: by its fault point, or by us after `kill_after` seconds. True: its own doing."""
+    def work(self, seed, kill_after=None, erase_first=False, database=None):
+        """Load until the server is dead: by its fault point, or by us after `kill_after` seconds. True: its own doing.
+        The database stays, or ends "with" the server, or "before" it, so that the server sees it go and come back."""
         load = Workload(self, seed, erase_first)
         load.start()
         own = self.server.wait_dead(WORK_SECONDS if kill_after is None else kill_after)
-        if crash_database:
+        if database:
             self.cluster.crash()
+        if database == "before":
+            self.cluster.start()
+            self.server.wait_dead(kill_after or 0.4)
         self.server.kill()
         load.join()
         self.close_clients()
-        if crash_database:
+        if database == "with":
             self.cluster.start()
         return own
 
