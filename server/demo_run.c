@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #define FILE_MAX (256u << 20)
+#define TAIL_BYTES 120u /* of a failed program's output in the error */
 
 /* --- signals ----------------------------------------------------------------------------------------------------- */
 
@@ -133,9 +134,13 @@ KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_erri
     }
     if (!ended || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         const char *slash = strrchr(argv[0], '/');
-        const char *tail = ret_output->len > 100 ? (const char *)ret_output->data + ret_output->len - 100
-                                                 : (const char *)ret_output->data;
-        return kv_fail(info, KV_E_IO, "%s failed: %s", slash == NULL ? argv[0] : slash + 1, tail == NULL ? "" : tail);
+        size_t len = ret_output->len;
+        while (len > 0 && ret_output->data[len - 1] == '\n') {
+            len--;
+        }
+        size_t from = len > TAIL_BYTES ? len - TAIL_BYTES : 0;
+        return kv_fail(info, KV_E_IO, "%s failed: %.*s", slash == NULL ? argv[0] : slash + 1, (int)(len - from),
+                       len == 0 ? "" : (const char *)ret_output->data + from);
     }
     return KV_OK;
 }
