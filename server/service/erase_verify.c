@@ -164,6 +164,11 @@ static KV_RC try_leaf(struct verify_tx *tx, const struct kv_ktree_store *rows, c
 static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct verify_tx *tx = ctx;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_share(pg, info, &kroot));
+    enum kv_err used = svc_root_use(tx->round->svc, &kroot, info); /* a lost lease purges it at any time */
+    kv_store_kroot_done(&kroot);
+    KV_TRY(used);
     struct svc_tree_store store = {.pg = pg, .info = info};
     struct kv_ktree_store rows = svc_tree_store(&store);
     struct erase_samples samples;

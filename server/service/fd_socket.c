@@ -125,6 +125,8 @@ void *svc_fd_socket_main(void *arg)
         if (connection >= 0) {
             serve(svc, connection);
             close(connection);
+        } else if (fds[0].revents != 0) {
+            (void)poll(&fds[1], 1, 50); /* without descriptors the listener stays readable: no spinning */
         }
     }
     return NULL;

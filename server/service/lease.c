@@ -24,8 +24,9 @@ static uint64_t boottime(const struct kv_svc *svc)
 static void set_deadline(struct kv_svc *svc, uint64_t sent_ns)
 {
     uint64_t margin = svc->conf.lease_ns / 10;
-    if (atomic_load(&svc->quarantine) == NULL) {
-        kv_keyring_set_lease(svc->keyring, sent_ns + svc->conf.lease_ns - margin);
+    kv_keyring_set_lease(svc->keyring, sent_ns + svc->conf.lease_ns - margin);
+    if (atomic_load(&svc->quarantine) != NULL) { /* asked afterwards: one that begins meanwhile is not overwritten */
+        kv_keyring_set_lease(svc->keyring, 0);
     }
 }
 
@@ -41,7 +42,12 @@ static KV_RC lease_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct lease_tx *tx = ctx;
     uint32_t lease_ms = (uint32_t)(tx->svc->conf.lease_ns / KV_MS_NS);
     if (tx->join) {
-        return kv_store_instance_join(pg, &tx->svc->instance, lease_ms, info, &tx->row);
+        /* Nothing is open here yet, so every revocation up to the head is applied already. */
+        int64_t head = 0;
+        KV_TRY(kv_store_revocation_head(pg, info, &head));
+        KV_TRY(kv_store_instance_join(pg, &tx->svc->instance, lease_ms, info, &tx->row));
+        tx->row.acked_seq = head;
+        return KV_OK;
     }
     return kv_store_instance_renew(pg, &tx->seen, lease_ms, info, &tx->row);
 }
@@ -142,12 +148,16 @@ static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *in
                KV_FT("text", info->text));
     }
     if (lease_ok != atomic_load(&svc->lease_ok)) {
-        kv_log(lease_ok ? KV_LOG_INFO : KV_LOG_WARN, "lease", lease_ok ? "lease-renewed" : "lease-expired");
+        kv_log(lease_ok ? KV_LOG_INFO : KV_LOG_WARN, "lease", lease_ok ? "lease-renewed" : "lease-expired", KV_FRC(rc),
+               KV_FT("text", info->text));
     }
     atomic_store(&svc->db_ok, db_ok);
-    atomic_store(&svc->lease_ok, lease_ok);
+    bool lost = atomic_exchange(&svc->lease_ok, lease_ok) && !lease_ok;
     if (!lease_ok) {
         kv_keyring_wipe(svc->keyring);
+    }
+    if (lost) {
+        kv_ktree_purge(svc->tree); /* the root is unwrapped again when it is needed */
     }
     svc_engines_expire(svc);
 }

@@ -120,6 +120,7 @@ KV_RC kv_svc_engine_register(struct kv_call *call, const struct kv_engine_new *i
     return rc;
 }
 
+/* Only sessions of the engine's tenant are told: the ring holds everybody's. */
 static void take_revocations(struct kv_svc *svc, struct svc_engine *engine, struct kv_heartbeat_view *view)
 {
     if (svc->revocation_count - engine->seen_revocation > SVC_REVOCATION_RING) {
@@ -127,21 +128,11 @@ static void take_revocations(struct kv_svc *svc, struct svc_engine *engine, stru
     }
     view->revoked_count = 0;
     while (engine->seen_revocation < svc->revocation_count && view->revoked_count < KV_REVOCATIONS_MAX) {
-        view->revoked[view->revoked_count++] = svc->revocations[engine->seen_revocation++ % SVC_REVOCATION_RING];
-    }
-}
-
-/* Only sessions of the engine's tenant are told: the ring holds everybody's. */
-static void keep_own(struct kv_svc *svc, const struct kv_id *tenant, struct kv_heartbeat_view *view)
-{
-    size_t kept = 0;
-    for (size_t i = 0; i < view->revoked_count; i++) {
-        const struct svc_session *session = kv_idmap_get(&svc->sessions, &view->revoked[i]);
-        if (session != NULL && kv_id_equal(&session->tenant, tenant)) {
-            view->revoked[kept++] = view->revoked[i];
+        const struct svc_revocation *at = &svc->revocations[engine->seen_revocation++ % SVC_REVOCATION_RING];
+        if (kv_id_equal(&at->tenant, &engine->tenant)) {
+            view->revoked[view->revoked_count++] = at->session;
         }
     }
-    view->revoked_count = kept;
 }
 
 KV_RC kv_svc_engine_heartbeat(struct kv_call *call, const struct kv_id *engine_id, struct kv_heartbeat_view *ret_view)
@@ -153,7 +144,6 @@ KV_RC kv_svc_engine_heartbeat(struct kv_call *call, const struct kv_id *engine_i
         renew(svc, engine);
         view_of(svc, engine, true, &ret_view->engine);
         take_revocations(svc, engine, ret_view);
-        keep_own(svc, &engine->tenant, ret_view);
     }
     pthread_mutex_unlock(&svc->registry_mutex);
     return engine != NULL ? KV_OK : unknown_engine(call);
@@ -219,38 +209,50 @@ struct engine_facts {
     struct kv_model model;
 };
 
-static KV_RC engine_for_pool(struct kv_call *call, const struct kv_id *id, struct engine_facts *ret_facts)
+/* Under registry_mutex: the engine lives and may have one pool more. */
+static KV_RC engine_takes_pool(struct kv_call *call, const struct kv_id *id, struct engine_facts *ret_facts)
 {
     unsigned pools = 0;
-    pthread_mutex_lock(&call->svc->registry_mutex);
-    struct svc_engine *engine = live_engine(call, id);
+    const struct svc_engine *engine = live_engine(call, id);
+    if (engine == NULL) {
+        return unknown_engine(call);
+    }
     size_t position = 0;
     for (struct svc_pool *pool = kv_idmap_next(&call->svc->pools, &position); pool != NULL;
          pool = kv_idmap_next(&call->svc->pools, &position)) {
         pools += kv_id_equal(&pool->engine, id);
     }
-    if (engine != NULL) {
-        *ret_facts = (struct engine_facts){.pid = engine->facts.pid, .model = engine->facts.model};
+    if (pools >= (unsigned)KV_MAX_POOLS_PER_ENGINE) {
+        return kv_fail(&call->info, KV_E_LIMIT, "an engine has at most %d pools; delete one first",
+                       (int)KV_MAX_POOLS_PER_ENGINE);
     }
-    pthread_mutex_unlock(&call->svc->registry_mutex);
-    if (engine == NULL) {
-        return unknown_engine(call);
-    }
-    return pools < (unsigned)KV_MAX_POOLS_PER_ENGINE
-               ? KV_OK
-               : kv_fail(&call->info, KV_E_LIMIT, "an engine has at most %d pools; delete one first",
-                         (int)KV_MAX_POOLS_PER_ENGINE);
+    *ret_facts = (struct engine_facts){.pid = engine->facts.pid, .model = engine->facts.model};
+    return KV_OK;
 }
 
-static KV_RC add_pool(struct kv_svc *svc, struct kv_pool *attached, const struct kv_model *model)
+static KV_RC engine_for_pool(struct kv_call *call, const struct kv_id *id, struct engine_facts *ret_facts)
 {
+    pthread_mutex_lock(&call->svc->registry_mutex);
+    enum kv_err rc = engine_takes_pool(call, id, ret_facts);
+    pthread_mutex_unlock(&call->svc->registry_mutex);
+    return rc;
+}
+
+static KV_RC add_pool(struct kv_call *call, struct kv_pool *attached, const struct kv_model *model)
+{
+    struct kv_svc *svc = call->svc;
+    struct engine_facts facts;
     struct svc_pool *pool = kv_alloc(sizeof *pool);
     if (pool == NULL) {
         return KV_E_NO_MEMORY;
     }
     *pool = (struct svc_pool){.pool = attached, .engine = *kv_pool_engine(attached), .model = *model};
     pthread_mutex_lock(&svc->registry_mutex);
-    enum kv_err rc = kv_idmap_put(&svc->pools, kv_pool_id(attached), pool);
+    /* Again: meanwhile the engine may have gone, and a pool without one would never be closed. */
+    enum kv_err rc = engine_takes_pool(call, &pool->engine, &facts);
+    if (rc == KV_OK) {
+        rc = kv_idmap_put(&svc->pools, kv_pool_id(attached), pool);
+    }
     pthread_mutex_unlock(&svc->registry_mutex);
     if (rc != KV_OK) {
         kv_free(pool);
@@ -285,7 +287,7 @@ KV_RC kv_svc_pool_register(struct kv_call *call, struct kv_pool_new *in, struct 
         close(in->spec.fd);
         return rc;
     }
-    rc = add_pool(call->svc, pool, &engine.model);
+    rc = add_pool(call, pool, &engine.model);
     if (rc != KV_OK) {
         kv_pool_unref(pool);
         return rc;
@@ -315,9 +317,9 @@ KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *id, struct kv_po
 }
 
 /* The pool is out of the registry already; its last reference may be a running transfer's. */
-static KV_RC close_pool(struct kv_svc *svc, struct svc_pool *pool)
+static KV_RC close_pool(struct kv_svc *svc, struct svc_pool *pool, uint64_t wait_ns)
 {
-    enum kv_err rc = kv_engine_close_pool(svc->engine, pool->pool, kv_now_ns(svc->env) + POOL_CLOSE_NS);
+    enum kv_err rc = kv_engine_close_pool(svc->engine, pool->pool, kv_now_ns(svc->env) + wait_ns);
     if (rc != KV_OK) {
         kv_log(KV_LOG_WARN, "service", "pool-close-slow", KV_FID("pool", "poo", kv_pool_id(pool->pool)), KV_FRC(rc));
     }
@@ -338,7 +340,7 @@ KV_RC kv_svc_pool_remove(struct kv_call *call, const struct kv_id *id)
     if (!ours) {
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such pool");
     }
-    return close_pool(call->svc, pool);
+    return close_pool(call->svc, pool, POOL_CLOSE_NS);
 }
 
 /* --- the end of an engine ---------------------------------------------------------------------------------------- */
@@ -358,10 +360,10 @@ static struct svc_pool *take_pool_of(struct kv_svc *svc, const struct kv_id *eng
     return found;
 }
 
-static void close_pools(struct kv_svc *svc, const struct kv_id *engine)
+static void close_pools(struct kv_svc *svc, const struct kv_id *engine, uint64_t wait_ns)
 {
     for (struct svc_pool *pool = take_pool_of(svc, engine); pool != NULL; pool = take_pool_of(svc, engine)) {
-        KV_IGNORE(close_pool(svc, pool), "a slow transfer keeps its own reference; the mapping goes with it");
+        KV_IGNORE(close_pool(svc, pool, wait_ns), "a slow transfer keeps its own reference; the mapping goes with it");
     }
 }
 
@@ -377,7 +379,7 @@ KV_RC kv_svc_engine_remove(struct kv_call *call, const struct kv_id *id)
     if (!ours) {
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such engine");
     }
-    close_pools(call->svc, id);
+    close_pools(call->svc, id, POOL_CLOSE_NS);
     return KV_OK;
 }
 
@@ -399,13 +401,29 @@ static bool take_expired(struct kv_svc *svc, struct kv_id *ret_id)
     return found;
 }
 
+/* A descriptor that nobody claimed holds the memory of a process that may be gone. */
+static void close_old_tokens(struct kv_svc *svc)
+{
+    uint64_t now = kv_now_ns(svc->env);
+    pthread_mutex_lock(&svc->registry_mutex);
+    for (size_t i = 0; i < SVC_FD_TOKENS; i++) {
+        struct svc_fd_token *entry = &svc->fd_tokens[i];
+        if (entry->fd > 0 && entry->expires_ns <= now) {
+            close(entry->fd);
+            *entry = (struct svc_fd_token){0};
+        }
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
 void svc_engines_expire(struct kv_svc *svc)
 {
     struct kv_id id;
     while (take_expired(svc, &id)) {
         kv_log(KV_LOG_INFO, "service", "engine-lost", KV_FID("engine", "eng", &id));
-        close_pools(svc, &id);
+        close_pools(svc, &id, 0);
     }
+    close_old_tokens(svc);
 }
 
 void svc_engines_done(struct kv_svc *svc)

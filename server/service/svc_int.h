@@ -19,7 +19,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-/* A session as transfers know it. Once revoked it stays so. */
+/* A session as transfers know it. Once revoked it stays so; it may be forgotten, since the keyring refuses it and the
+ * database knows. */
 struct svc_session {
     struct kv_id id, tenant;
     struct kv_model model;
@@ -46,6 +47,10 @@ struct svc_fd_token {
     int fd;
     int64_t peer_pid;
     uint64_t expires_ns;
+};
+
+struct svc_revocation {
+    struct kv_id session, tenant;
 };
 
 struct svc_known_key {
@@ -79,7 +84,7 @@ struct kv_svc {
     struct kv_idmap sessions, engines, pools;
     struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
     struct kv_idmap known_keys; /* by the kid, spread over an id */
-    struct kv_id revocations[SVC_REVOCATION_RING];
+    struct svc_revocation revocations[SVC_REVOCATION_RING];
     int64_t revocation_count;
 
     pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
@@ -126,6 +131,11 @@ struct svc_tree_store {
 /* Fills the tree's storage contract with rows; valid as long as `store` is. */
 struct kv_ktree_store svc_tree_store(struct svc_tree_store *store);
 
+/* --- arena.c */
+/* Refuses an nvme folder of another cluster (KV_E_FOREIGN_FILE), then drops what nobody can read again. Not in
+ * quarantine: the database may be the wrong one. */
+KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+
 /* --- svc_session.c */
 /* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
  * call->erasure. */
@@ -142,6 +152,7 @@ KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const s
 /* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */
 KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *pool, struct kv_pool **ret_pool,
                       struct kv_model *ret_model);
+/* Engines and descriptors whose time is over. Never waits for a transfer: the lease's thread calls it. */
 void svc_engines_expire(struct kv_svc *svc);
 void svc_engines_done(struct kv_svc *svc);
 

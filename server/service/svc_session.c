@@ -26,14 +26,16 @@ static bool lookup(struct kv_svc *svc, const struct kv_id *id, struct svc_sessio
     return found != NULL;
 }
 
-/* Makes room by forgetting one session that is not revoked; its keys are closed, so the next use opens it again. */
+/* Makes room by forgetting one: of a revoked session the database tells again, the keys of another are closed and its
+ * next use opens it again. */
 static void forget_one(struct kv_svc *svc)
 {
     size_t position = 0;
     for (struct svc_session *session = kv_idmap_next(&svc->sessions, &position); session != NULL;
          session = kv_idmap_next(&svc->sessions, &position)) {
-        if (!session->revoked && kv_keyring_drop(svc->keyring, &session->id, false, kv_now_ns(svc->env)) == KV_OK) {
-            kv_free(kv_idmap_take(&svc->sessions, &session->id));
+        if (session->revoked || kv_keyring_drop(svc->keyring, &session->id, false, kv_now_ns(svc->env)) == KV_OK) {
+            struct kv_id id = session->id;
+            kv_free(kv_idmap_take(&svc->sessions, &id));
             return;
         }
     }
@@ -174,10 +176,11 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *id, struct svc_
 
 /* --- revoking ---------------------------------------------------------------------------------------------------- */
 
-static void tell_engines(struct kv_svc *svc, const struct kv_id *session)
+static void tell_engines(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session)
 {
     pthread_mutex_lock(&svc->registry_mutex);
-    svc->revocations[svc->revocation_count++ % SVC_REVOCATION_RING] = *session;
+    svc->revocations[svc->revocation_count++ % SVC_REVOCATION_RING] =
+        (struct svc_revocation){.session = *session, .tenant = *tenant};
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
@@ -188,7 +191,7 @@ KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const s
     bool told = lookup(svc, session, &before) && before.revoked;
     KV_TRY(remember(svc, &revoked));
     if (!told) {
-        tell_engines(svc, session);
+        tell_engines(svc, tenant, session);
     }
     KV_TRY(kv_engine_fence(svc->engine, session, deadline_ns));
     return kv_keyring_drop(svc->keyring, session, true, deadline_ns);
