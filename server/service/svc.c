@@ -48,6 +48,9 @@ void svc_quarantine(struct kv_svc *svc, const char *static_reason)
             kv_keyring_set_lease(svc->keyring, 0);
             kv_keyring_wipe(svc->keyring);
         }
+        if (svc->tree != NULL) {
+            kv_ktree_purge(svc->tree);
+        }
     }
 }
 
@@ -237,29 +240,6 @@ static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_erri
     return svc_root_start(svc, pg, info);
 }
 
-/* Blocks of sessions that are erased, or that this database never knew, are cleaned; those of a session that is being
- * erased stay for its verification. */
-static KV_RC clean_scopes(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
-{
-    enum { SCOPES_MAX = KV_STORE_IDS_MAX };
-    struct kv_id *scopes KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *scopes);
-    enum kv_session_state *states KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *states);
-    if (scopes == NULL || states == NULL) {
-        return KV_E_NO_MEMORY;
-    }
-    size_t count = 0;
-    KV_TRY(kv_engine_scopes(svc->engine, scopes, SCOPES_MAX, &count));
-    KV_TRY(kv_store_session_states(pg, scopes, count, info, states));
-    for (size_t i = 0; i < count; i++) {
-        if (states[i] == KV_SESSION_ERASED || states[i] == KV_SESSION_UNKNOWN) {
-            uint64_t blocks = 0;
-            KV_TRY(kv_engine_drop_scope(svc->engine, &scopes[i], &blocks));
-            kv_log(KV_LOG_INFO, "service", "cleaned", KV_FID("session", "ses", &scopes[i]), KV_FU("blocks", blocks));
-        }
-    }
-    return KV_OK;
-}
-
 static KV_RC start_thread(struct kv_svc *svc, struct svc_thread *thread, const char *name, void *(*run)(void *),
                           struct kv_errinfo *info)
 {
@@ -293,7 +273,7 @@ static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(svc_pg_open(svc, "kvrun/start", info, &pg));
     enum kv_err rc = start_database(svc, pg, info);
     if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
-        rc = clean_scopes(svc, pg, info);
+        rc = svc_arena_start(svc, pg, info);
     }
     kv_pg_close(pg);
     KV_TRY(rc);
