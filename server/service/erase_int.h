@@ -26,7 +26,12 @@ struct erase_round {
     size_t job_count;
     struct kv_secret *fresh; /* E' between stage and re-key */
     struct kv_buf blob;      /* E', wrapped */
+    enum kv_err put_off;     /* the first job that is left for the next round; the others went on */
+    struct kv_errinfo put_off_info;
 };
+
+/* One job failed and waits for the next round, which says so at its end; the others are not held up. */
+void erase_put_off(struct erase_round *round, enum kv_err rc);
 
 uint64_t erase_now_us(const struct erase_round *round);
 

@@ -15,7 +15,6 @@
 #include <string.h>
 
 #define FENCE_WAIT_NS (5 * KV_S_NS)
-#define BLOCK_IDS_MAX (32u << 20)
 
 /* A fault point that stands for "the process ended here, or the step failed". */
 #define STEP_FAULT(name)          \
@@ -32,8 +31,8 @@ static KV_RC collect_facts(struct erase_round *round, struct kv_store_erasure *j
     struct kv_scope_usage usage;
     struct kv_buf ids;
     struct kv_hash root;
-    kv_buf_init(&ids, BLOCK_IDS_MAX);
     KV_TRY(kv_engine_scope_usage(round->svc->engine, &job->session, &usage));
+    kv_buf_init(&ids, usage.blocks * sizeof(struct kv_block_id)); /* fenced: there will be no more */
     enum kv_err rc = kv_engine_scope_blocks(round->svc->engine, &job->session, &ids);
     if (rc == KV_OK) {
         rc = kv_merkle_root_of(ids.data, 32, ids.len / 32, &root);
@@ -87,11 +86,9 @@ static KV_RC fenced_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
                                     info);
 }
 
+/* Nobody uses the session any more and its records are in the log: what there is of it can be written down. */
 static KV_RC fence_job(struct erase_round *round, struct kv_store_erasure *job)
 {
-    uint64_t deadline = kv_now_ns(round->svc->env) + FENCE_WAIT_NS;
-    KV_TRY(svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id, deadline));
-    KV_TRY(kv_journal_drain(round->svc->journal, deadline)); /* its records come before the erasure's in the log */
     KV_TRY(collect_facts(round, job));
     struct kv_buf framed;
     kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
@@ -104,13 +101,45 @@ static KV_RC fence_job(struct erase_round *round, struct kv_store_erasure *job)
     return rc;
 }
 
+/* Returns how many are revoked here, marked in `revoked`. One that still runs is put off; all share one deadline, so
+ * that many that run do not add up. */
+static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_BATCH])
+{
+    uint64_t deadline = kv_now_ns(round->svc->env) + FENCE_WAIT_NS;
+    size_t count = 0;
+    for (size_t i = 0; i < round->job_count; i++) {
+        const struct kv_store_erasure *job = &round->jobs[i];
+        if (job->state == KV_ERASURE_REQUESTED) {
+            enum kv_err rc = svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id, deadline);
+            erase_put_off(round, rc);
+            revoked[i] = rc == KV_OK;
+            count += revoked[i];
+        }
+    }
+    return count;
+}
+
 KV_RC erase_fence(struct erase_round *round)
 {
+    bool revoked[KV_ERASE_BATCH] = {false};
+    if (revoke_requested(round, revoked) == 0) {
+        return KV_OK;
+    }
+    /* Their records come before the erasures' in the log. */
+    enum kv_err rc = kv_journal_drain(round->svc->journal, kv_now_ns(round->svc->env) + FENCE_WAIT_NS);
+    if (rc != KV_OK) {
+        rc = kv_fail(&round->info, rc, "transfer records do not get into the database; new erasures wait for them");
+        erase_put_off(round, rc);
+        return KV_OK;
+    }
     for (size_t i = 0; i < round->job_count; i++) {
-        struct kv_store_erasure *job = &round->jobs[i];
-        if (job->state == KV_ERASURE_REQUESTED) {
-            KV_TRY(fence_job(round, job));
-            job->state = KV_ERASURE_FENCED;
+        if (revoked[i]) {
+            rc = fence_job(round, &round->jobs[i]);
+            round->jobs[i].state = rc == KV_OK ? KV_ERASURE_FENCED : round->jobs[i].state;
+            erase_put_off(round, rc);
+        }
+        if (rc == KV_E_DB_UNAVAILABLE) {
+            return rc;
         }
     }
     STEP_FAULT("erase/fenced");

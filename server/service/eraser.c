@@ -22,6 +22,14 @@ uint64_t erase_now_us(const struct erase_round *round)
     return round->svc->env->realtime_us(round->svc->env->ctx);
 }
 
+void erase_put_off(struct erase_round *round, enum kv_err rc)
+{
+    if (rc != KV_OK && round->put_off == KV_OK) {
+        round->put_off = rc;
+        round->put_off_info = round->info;
+    }
+}
+
 void svc_eraser_signal(struct kv_svc *svc)
 {
     pthread_mutex_lock(&svc->wake_mutex);
@@ -122,15 +130,25 @@ static bool any_in(const struct erase_round *round, enum kv_erasure_state state)
     return false;
 }
 
+/* A quarantine may begin in the middle: nothing more is destroyed or claimed then. */
+static KV_RC may_go_on(struct erase_round *round)
+{
+    const char *reason = atomic_load(&round->svc->quarantine);
+    return reason == NULL ? KV_OK : kv_fail(&round->info, KV_E_QUARANTINED, "%s", reason);
+}
+
 static KV_RC steps(struct erase_round *round)
 {
     KV_TRY(erase_fence(round));
     if (kv_id_is_zero(&round->batch.id) && any_in(round, KV_ERASURE_FENCED)) {
+        KV_TRY(may_go_on(round));
         KV_TRY(erase_stage(round));
         KV_TRY(erase_rekey(round));
     }
+    KV_TRY(may_go_on(round));
     KV_TRY(erase_destroy(round));
     KV_TRY(erase_purge(round));
+    KV_TRY(may_go_on(round));
     return erase_verify(round);
 }
 
@@ -138,9 +156,13 @@ static KV_RC certify_all(struct erase_round *round)
 {
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_VERIFIED) {
+            KV_TRY(may_go_on(round));
             enum kv_err rc = erase_certify(round, &round->jobs[i]);
             svc_erasure_signal(round->svc); /* in doubt, too: who waits asks the database */
-            KV_TRY(rc);
+            if (rc == KV_E_DB_UNAVAILABLE) {
+                return rc;
+            }
+            erase_put_off(round, rc); /* another one's log may be whole */
         }
     }
     return KV_OK;
@@ -166,7 +188,11 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     enum kv_err rc = steps(round);
     svc_erasure_signal(round->svc);
     KV_TRY(rc);
-    return certify_all(round);
+    KV_TRY(certify_all(round));
+    if (round->put_off != KV_OK) {
+        round->info = round->put_off_info;
+    }
+    return round->put_off;
 }
 
 static void round_done(struct erase_round *round)
@@ -176,7 +202,8 @@ static void round_done(struct erase_round *round)
     round->fresh = NULL;
     round->job_count = 0;
     round->batch = (struct kv_store_batch){0};
-    round->info = (struct kv_errinfo){0};
+    round->info = round->put_off_info = (struct kv_errinfo){0};
+    round->put_off = KV_OK;
 }
 
 /* Until there is work, for at most `ns`. */
