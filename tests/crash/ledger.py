@@ -1,4 +1,4 @@
-"""What the server has promised so far, by its answers alone. Several threads write here; the checks read it when none does.
+"""What the server has promised so far, by its answers alone. Threads write here; the checks read when none of them runs.
 
 A promise is noted only after its answer was read; that something was asked for is noted before it is sent. So whatever
 a kill cuts off is known as "may be there, may be not".

@@ -1,7 +1,8 @@
 """Fault points where a round may kill the server, with the highest passing at which it still is likely to come by."""
 
 TIER_STEPS = ("data-write", "data-sync", "log-write", "log-sync")
-GENERATION_STEPS = ("ckpt-write", "ckpt-sync", "newlog-write", "newlog-sync", "folder-sync", "ckpt-rename", "renamed-sync")
+GENERATION_STEPS = ("ckpt-write", "ckpt-sync", "newlog-write", "newlog-sync", "folder-sync", "ckpt-rename",
+                    "renamed-sync")
 
 DATA_POINTS = {
     **{f"tier/nvme/{step}": 25 for step in TIER_STEPS},

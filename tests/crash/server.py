@@ -1,4 +1,4 @@
-"""The server under test as a process, its interface as a client, and a PostgreSQL of our own where the server gets none.
+"""The server under test as a process, its interface as a client, and a PostgreSQL that outlives the server.
 
 Knows nothing about what is expected of the server; must never end a process that it did not start.
 """
@@ -211,8 +211,8 @@ class Cluster:
         wait_until(lambda: self.sql("SELECT 1"), START_SECONDS, "PostgreSQL's start")
 
     def sql(self, text):
-        run = subprocess.run([postgres_program("psql"), "-h", self.folder, "-U", "kvrun", "-d", "postgres", "-qAt", "-c",
-                              text], capture_output=True, **database_user())
+        command = [postgres_program("psql"), "-h", self.folder, "-U", "kvrun", "-d", "postgres", "-qAt", "-c", text]
+        run = subprocess.run(command, capture_output=True, **database_user())
         return run.returncode == 0
 
     def database(self, name):

@@ -87,8 +87,8 @@ def restore(world, client, session, blocks, slots, what):
 
 def ask_erasure(world, client, session, wait):
     session.state = ASKED
-    answer = client.call("POST", "/v1/erasures", {"scope": {"session_id": session.id}, "basis": "gdpr_art17",
-                                                  "reason": "crash drill"}, **({"Prefer": f"wait={wait}"} if wait else {}))
+    body = {"scope": {"session_id": session.id}, "basis": "gdpr_art17", "reason": "crash drill"}
+    answer = client.call("POST", "/v1/erasures", body, **({"Prefer": f"wait={wait}"} if wait else {}))
     if answer.status in (200, 202):
         session.erasure = answer.json["id"]
         session.state = ACCEPTED
