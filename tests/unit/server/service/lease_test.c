@@ -124,6 +124,7 @@ Test(lease, that_somebody_else_renewed_quarantines_the_clone)
     close_all();
 }
 
+#ifdef KV_FAULTS
 static void await_counter(long long wanted)
 {
     long long now = 0;
@@ -135,7 +136,6 @@ static void await_counter(long long wanted)
     cr_assert(ge(llong, now, wanted));
 }
 
-#ifdef KV_FAULTS
 /* Three in a row whose answers are lost: all of them counted, or none did. */
 static void renewals_in_doubt(const char *step)
 {
