@@ -18,7 +18,7 @@ struct kv_io_request *kv_io_list_pop(struct kv_io_list *list); /* NULL when empt
 
 /* One system call, or one ring entry, moves at most this much. */
 #define KV_IO_STEP_BYTES (UINT64_C(1) << 30)
-/* Interrupted or refused "for now" this often in a row: an error. */
+/* Interrupted, or told to come again, this often in a row: an error. */
 #define KV_IO_AGAIN_MAX 1000
 
 enum kv_io_step { KV_IO_FINISHED, KV_IO_MORE, KV_IO_AGAIN };

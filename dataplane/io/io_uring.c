@@ -104,7 +104,7 @@ static void pump(struct uring *u)
     }
 }
 
-/* Short of something, for now: entries stay in the ring and go with the next call. */
+/* Short of something: entries stay in the ring and go with the next call. */
 static bool passes_by_itself(int rc)
 {
     return rc == -EINTR || rc == -EAGAIN || rc == -EBUSY || rc == -ENOMEM || rc == -ETIME;
