@@ -1,6 +1,6 @@
 /*
  * One round of the eraser: a batch of erasures on its way through the protocol. Shared by eraser.c (which order),
- * erase_steps.c (the steps up to VERIFIED) and certify.c (the certificate).
+ * erase_fence.c, erase_steps.c, erase_verify.c (the steps) and certify.c (the certificate).
  *
  *   REQUESTED ─ fence ─► FENCED ─ stage ─► STAGED ─ re-key ─► REKEYED ─ destroy ─► DESTROYED ─ purge ─► PURGED ─ verify
  * ─► VERIFIED ─ certify ─► CERTIFIED            any step whose check fails ─► QUARANTINED
@@ -11,6 +11,16 @@
 #define KV_ERASE_INT_H
 
 #include "server/service/svc_int.h"
+
+#define ERASE_FENCE_WAIT_NS (5 * KV_S_NS)
+
+/* A fault point that stands for "the process ended here, or the step failed". */
+#define ERASE_STEP_FAULT(name)    \
+    do {                          \
+        if (KV_FAULT(name)) {     \
+            return KV_E_INTERNAL; \
+        }                         \
+    } while (0)
 
 #define ERASE_SAMPLES_MAX 8
 #define ERASE_SAMPLE_BYTES_MAX (1024 * 1024)

@@ -1,5 +1,5 @@
 /*
- * The steps of an erasure from REQUESTED to VERIFIED. Each works on the jobs of its state, does one thing, and makes it
+ * The steps of an erasure from FENCED to PURGED. Each works on the jobs of its state, does one thing, and makes it
  * durable in one transaction. Destroying the old root is the moment of erasure; everything before it can be given up,
  * everything after it only goes on.
  */
@@ -14,139 +14,23 @@
 #include <stdio.h>
 #include <string.h>
 
-#define FENCE_WAIT_NS (5 * KV_S_NS)
+/* --- STAGED: a fresh root exists beside the old one -------------------------------------------------------------- */
 
-/* A fault point that stands for "the process ended here, or the step failed". */
-#define STEP_FAULT(name)          \
-    do {                          \
-        if (KV_FAULT(name)) {     \
-            return KV_E_INTERNAL; \
-        }                         \
-    } while (0)
-
-/* --- FENCED: nobody uses the session any more -------------------------------------------------------------------- */
-
-static KV_RC collect_facts(struct erase_round *round, struct kv_store_erasure *job)
+/* The control: the samples open under the key that is about to go. Without it, "they do not open" afterwards would say
+ * nothing. */
+static KV_RC control(struct erase_round *round, const struct kv_ktree_store *rows, struct kv_store_erasure *job)
 {
-    struct kv_scope_usage usage;
-    struct kv_buf ids;
-    struct kv_hash root;
-    KV_TRY(kv_engine_scope_usage(round->svc->engine, &job->session, &usage));
-    kv_buf_init(&ids, usage.blocks * sizeof(struct kv_block_id)); /* fenced: there will be no more */
-    enum kv_err rc = kv_engine_scope_blocks(round->svc->engine, &job->session, &ids);
+    struct kv_secret *slot = NULL;
+    struct erase_samples samples;
+    KV_TRY(erase_samples_load(round, &job->id, &samples));
+    enum kv_err rc = kv_ktree_slot(round->svc->tree, rows, &job->tenant, job->directory_slot, job->slot, false, &slot);
     if (rc == KV_OK) {
-        rc = kv_merkle_root_of(ids.data, 32, ids.len / 32, &root);
+        rc = erase_samples_try(&samples, slot, job, &job->facts.control_opened);
     }
-    kv_buf_done(&ids);
-    KV_TRY(rc);
-    job->facts = (struct kv_store_facts){.blocks = usage.blocks,
-                                         .bytes = usage.plaintext_bytes,
-                                         .dram_blocks = usage.dram_blocks,
-                                         .dram_bytes = usage.dram_bytes,
-                                         .nvme_blocks = usage.nvme_blocks,
-                                         .nvme_bytes = usage.nvme_bytes};
-    memcpy(job->facts.block_root, root.b, sizeof root.b);
-    return KV_OK;
-}
-
-/* Headers of some blocks, framed with their lengths. */
-static KV_RC collect_samples(struct erase_round *round, struct kv_store_erasure *job, struct kv_buf *framed)
-{
-    struct kv_buf headers;
-    uint32_t lens[ERASE_SAMPLES_MAX], count = 0;
-    kv_buf_init(&headers, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = kv_engine_sample(round->svc->engine, &job->session, ERASE_SAMPLES_MAX, &headers, lens, &count);
-    size_t at = 0;
-    for (uint32_t i = 0; i < count && rc == KV_OK; i++) {
-        uint8_t len[4];
-        struct kv_writer writer = kv_writer_of(len, sizeof len);
-        kv_write_u32(&writer, lens[i]);
-        kv_buf_append(framed, len, sizeof len);
-        kv_buf_append(framed, headers.data + at, lens[i]);
-        at += lens[i];
-    }
-    kv_buf_done(&headers);
-    job->facts.samples = count;
-    return rc == KV_OK ? kv_buf_check(framed) : rc;
-}
-
-struct job_tx {
-    struct erase_round *round;
-    struct kv_store_erasure *job;
-    struct kv_bytes samples;
-    enum kv_erasure_state to;
-};
-
-static KV_RC fenced_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
-{
-    struct job_tx *tx = ctx;
-    KV_TRY(kv_store_erasure_set_facts(pg, &tx->job->id, &tx->job->facts, info));
-    KV_TRY(kv_store_erasure_set_samples(pg, &tx->job->id, tx->samples, info));
-    return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_REQUESTED, KV_ERASURE_FENCED, erase_now_us(tx->round),
-                                    info);
-}
-
-/* Nobody uses the session any more and its records are in the log: what there is of it can be written down. */
-static KV_RC fence_job(struct erase_round *round, struct kv_store_erasure *job)
-{
-    KV_TRY(collect_facts(round, job));
-    struct kv_buf framed;
-    kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = collect_samples(round, job, &framed);
-    if (rc == KV_OK) {
-        struct job_tx tx = {.round = round, .job = job, .samples = kv_buf_bytes(&framed)};
-        rc = kv_pg_tx(round->pg, "erase-fenced", fenced_tx, &tx, &round->info, NULL);
-    }
-    kv_buf_done(&framed);
+    kv_secret_free(slot);
+    erase_samples_done(&samples);
     return rc;
 }
-
-/* Returns how many are revoked here, marked in `revoked`. One that still runs is put off; all share one deadline, so
- * that many that run do not add up. */
-static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_BATCH])
-{
-    uint64_t deadline = kv_now_ns(round->svc->env) + FENCE_WAIT_NS;
-    size_t count = 0;
-    for (size_t i = 0; i < round->job_count; i++) {
-        const struct kv_store_erasure *job = &round->jobs[i];
-        if (job->state == KV_ERASURE_REQUESTED) {
-            enum kv_err rc = svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id, deadline);
-            erase_put_off(round, rc);
-            revoked[i] = rc == KV_OK;
-            count += revoked[i];
-        }
-    }
-    return count;
-}
-
-KV_RC erase_fence(struct erase_round *round)
-{
-    bool revoked[KV_ERASE_BATCH] = {false};
-    if (revoke_requested(round, revoked) == 0) {
-        return KV_OK;
-    }
-    /* Their records come before the erasures' in the log. */
-    enum kv_err rc = kv_journal_drain(round->svc->journal, kv_now_ns(round->svc->env) + FENCE_WAIT_NS);
-    if (rc != KV_OK) {
-        rc = kv_fail(&round->info, rc, "transfer records do not get into the database; new erasures wait for them");
-        erase_put_off(round, rc);
-        return KV_OK;
-    }
-    for (size_t i = 0; i < round->job_count; i++) {
-        if (revoked[i]) {
-            rc = fence_job(round, &round->jobs[i]);
-            round->jobs[i].state = rc == KV_OK ? KV_ERASURE_FENCED : round->jobs[i].state;
-            erase_put_off(round, rc);
-        }
-        if (rc == KV_E_DB_UNAVAILABLE) {
-            return rc;
-        }
-    }
-    STEP_FAULT("erase/fenced");
-    return KV_OK;
-}
-
-/* --- STAGED: a fresh root exists beside the old one -------------------------------------------------------------- */
 
 static KV_RC staged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
@@ -175,9 +59,60 @@ static KV_RC stage_root(struct erase_round *round)
     return roe->ops->wrap(roe, &round->batch.new_root, round->fresh, &round->blob);
 }
 
+struct path_tx {
+    struct erase_round *round;
+    struct kv_store_erasure *job;
+};
+
+static KV_RC path_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct path_tx *tx = ctx;
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_share(pg, info, &kroot));
+    enum kv_err rc = svc_root_use(tx->round->svc, &kroot, info);
+    kv_store_kroot_done(&kroot);
+    KV_TRY(rc);
+    struct svc_tree_store store = {.pg = pg, .info = info};
+    struct kv_ktree_store rows = svc_tree_store(&store);
+    rc = control(tx->round, &rows, tx->job);
+    bool told = rc == KV_OK || info->code == rc;
+    return told ? rc : kv_fail(info, rc, "the way to a session's key in the key tree does not open");
+}
+
+/* A job whose way through the tree is damaged would fail the re-key of all, with a root made and discarded each time.
+ * It is left out of this round's batch. */
+static KV_RC leave_out_damaged(struct erase_round *round, size_t *ret_fit)
+{
+    size_t fit = 0, kept = 0;
+    for (size_t i = 0; i < round->job_count; i++) {
+        struct kv_store_erasure job = round->jobs[i];
+        enum kv_err rc = KV_OK;
+        if (job.state == KV_ERASURE_FENCED) {
+            struct path_tx tx = {.round = round, .job = &round->jobs[i]};
+            rc = kv_pg_tx(round->pg, "erase-path", path_tx, &tx, &round->info, NULL);
+            fit += rc == KV_OK;
+        }
+        if (rc == KV_E_DB_UNAVAILABLE) {
+            return rc;
+        }
+        erase_put_off(round, rc);
+        if (rc == KV_OK) {
+            round->jobs[kept++] = job;
+        }
+    }
+    round->job_count = kept;
+    *ret_fit = fit;
+    return KV_OK;
+}
+
 KV_RC erase_stage(struct erase_round *round)
 {
     struct kv_svc *svc = round->svc;
+    size_t fit = 0;
+    KV_TRY(leave_out_damaged(round, &fit));
+    if (fit == 0) {
+        return KV_OK;
+    }
     round->batch =
         (struct kv_store_batch){.old_root = round->root_id, .fence = round->fence, .created_us = erase_now_us(round)};
     snprintf(round->batch.provider, sizeof round->batch.provider, "%s", svc->roe->ops->name);
@@ -197,27 +132,11 @@ KV_RC erase_stage(struct erase_round *round)
             round->jobs[i].batch = round->batch.id;
         }
     }
-    STEP_FAULT("erase/staged");
+    ERASE_STEP_FAULT("erase/staged");
     return KV_OK;
 }
 
 /* --- REKEYED: the tree hangs under the fresh root, without the erased slots -------------------------------------- */
-
-/* The control: the samples open under the key that is about to go. Without it, "they do not open" afterwards would say
- * nothing. */
-static KV_RC control(struct erase_round *round, const struct kv_ktree_store *rows, struct kv_store_erasure *job)
-{
-    struct kv_secret *slot = NULL;
-    struct erase_samples samples;
-    KV_TRY(erase_samples_load(round, &job->id, &samples));
-    enum kv_err rc = kv_ktree_slot(round->svc->tree, rows, &job->tenant, job->directory_slot, job->slot, false, &slot);
-    if (rc == KV_OK) {
-        rc = erase_samples_try(&samples, slot, job, &job->facts.control_opened);
-    }
-    kv_secret_free(slot);
-    erase_samples_done(&samples);
-    return rc;
-}
 
 /* The directory's top row as it was: later it must not open under the fresh root. */
 static KV_RC keep_old_top(struct kv_pg *pg, struct erase_round *round, struct kv_errinfo *info)
@@ -273,12 +192,15 @@ static KV_RC rekey_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 KV_RC erase_rekey(struct erase_round *round)
 {
+    if (kv_id_is_zero(&round->batch.id)) {
+        return KV_OK; /* nothing was staged */
+    }
     KV_TRY(kv_pg_tx(round->pg, "erase-rekey", rekey_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_REKEYED;
     for (size_t i = 0; i < round->job_count; i++) {
         round->jobs[i].state = round->jobs[i].state == KV_ERASURE_STAGED ? KV_ERASURE_REKEYED : round->jobs[i].state;
     }
-    STEP_FAULT("erase/rekeyed");
+    ERASE_STEP_FAULT("erase/rekeyed");
     return KV_OK;
 }
 
@@ -328,13 +250,13 @@ KV_RC erase_destroy(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_REKEYED) {
         return KV_OK;
     }
-    STEP_FAULT("erase/destroy");
+    ERASE_STEP_FAULT("erase/destroy");
     struct destroy_tx tx = {.round = round};
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->commit(svc->roe, &round->batch.new_root, &round->batch.old_root, &tx.receipt);
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
-    STEP_FAULT("erase/destroyed");
+    ERASE_STEP_FAULT("erase/destroyed");
     KV_TRY(kv_pg_tx(round->pg, "erase-destroyed", destroyed_tx, &tx, &round->info, NULL));
     round->batch.state = KV_BATCH_DESTROYED;
     round->batch.has_receipt = true;
@@ -376,16 +298,17 @@ KV_RC erase_purge(struct erase_round *round)
             : kv_fail(&round->info, KV_E_ROLLBACK_DETECTED, "the database shows another root than the batch made");
     kv_store_kroot_done(&kroot);
     KV_TRY(rc);
+    KV_TRY(svc_session_settle(round->svc, kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS, &round->info));
     for (size_t i = 0; i < round->job_count; i++) {
         const struct kv_store_erasure *job = &round->jobs[i];
         KV_TRY(svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id,
-                                  kv_now_ns(round->svc->env) + FENCE_WAIT_NS));
+                                  kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS));
     }
     KV_TRY(kv_pg_tx(round->pg, "erase-purged", purged_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_PURGED;
     for (size_t i = 0; i < round->job_count; i++) {
         round->jobs[i].state = round->jobs[i].state == KV_ERASURE_DESTROYED ? KV_ERASURE_PURGED : round->jobs[i].state;
     }
-    STEP_FAULT("erase/purged");
+    ERASE_STEP_FAULT("erase/purged");
     return KV_OK;
 }

@@ -92,8 +92,11 @@ static KV_RC apply_revocations(struct kv_svc *svc, struct kv_pg *pg, struct kv_e
         KV_TRY(kv_store_revocations_since(pg, svc->lease_row.acked_seq, REVOCATIONS_AT_ONCE, info, list, &count));
         for (size_t i = 0; i < count; i++) {
             struct kv_id none = {0};
-            KV_TRY(
-                svc_session_revoke(svc, &list[i].tenant, &list[i].session, &none, kv_now_ns(svc->env) + FENCE_WAIT_NS));
+            enum kv_err rc =
+                svc_session_revoke(svc, &list[i].tenant, &list[i].session, &none, kv_now_ns(svc->env) + FENCE_WAIT_NS);
+            if (rc != KV_OK) {
+                return kv_fail(info, rc, "a revoked session is still in use here; no renewal before that ends");
+            }
             svc->lease_row.acked_seq = list[i].seq;
         }
     } while (count == REVOCATIONS_AT_ONCE);
@@ -134,7 +137,8 @@ static KV_RC renew(struct kv_svc *svc, unsigned *doubts, struct kv_errinfo *info
         set_deadline(svc, sent);
     } else if (rc == KV_E_STALE) {
         svc_quarantine(svc,
-                       "another process renewed this instance's lease: its state folder was copied; stop the copy");
+                       "this instance's lease is not as it left it: its state folder was copied and is in use, or the "
+                       "database was put back to an older state; stop the copy and start again");
     }
     return rc;
 }

@@ -144,11 +144,15 @@ KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
 {
     struct kv_id active, staged;
     struct kv_store_kroot kroot = {0};
-    KV_TRY(kv_store_kroot_get(pg, info, &kroot));
+    enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
+    if (rc == KV_E_MISSING) { /* a fresh database behind the same name */
+        svc_quarantine(svc, text_lost);
+    }
+    KV_TRY(rc);
     struct kv_id root = kroot.root_id;
     kv_store_kroot_done(&kroot);
     pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    rc = svc->roe->ops->list(svc->roe, &active, &staged);
     pthread_mutex_unlock(&svc->roe_mutex);
     atomic_store(&svc->root_ok, rc == KV_OK);
     if (rc != KV_OK) {

@@ -94,6 +94,7 @@ static void init_locks(struct kv_svc *svc)
     pthread_cond_init(&svc->eraser_wake, &attr);
     pthread_cond_init(&svc->erasure_changed, &attr);
     pthread_cond_init(&svc->stopping_wake, &attr);
+    pthread_cond_init(&svc->opening_ended, &attr);
     pthread_condattr_destroy(&attr);
     pthread_mutex_init(&svc->registry_mutex, NULL);
     pthread_mutex_init(&svc->roe_mutex, NULL);

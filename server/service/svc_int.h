@@ -87,6 +87,11 @@ struct kv_svc {
     struct svc_revocation revocations[SVC_REVOCATION_RING];
     int64_t revocation_count;
 
+    /* Openings of sessions that run, by the epoch they began in (even, odd); under registry_mutex. */
+    uint64_t opening_epoch;
+    unsigned opening[2];
+    pthread_cond_t opening_ended;
+
     pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
     pthread_cond_t eraser_wake, erasure_changed, stopping_wake;
     unsigned eraser_work; /* counts requests; under wake_mutex */
@@ -144,6 +149,9 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct
 KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
                       struct kv_errinfo *info, struct kv_store_session *ret_row);
 void svc_model_of_row(const struct kv_store_session *row, struct kv_model *ret_model);
+/* No opening that began before this call holds a secret any more: with svc_root_purge what a purge acknowledges.
+ * KV_E_BUSY after the deadline. Thread: eraser. */
+KV_RC svc_session_settle(struct kv_svc *svc, uint64_t deadline_ns, struct kv_errinfo *info);
 /* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);

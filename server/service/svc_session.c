@@ -8,8 +8,10 @@
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
 #define OPEN_TRIES 3
 
@@ -90,7 +92,47 @@ static KV_RC open_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
                          &tx->slot);
 }
 
-static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
+static uint64_t opening_begin(struct kv_svc *svc)
+{
+    pthread_mutex_lock(&svc->registry_mutex);
+    uint64_t epoch = svc->opening_epoch;
+    svc->opening[epoch % 2]++;
+    pthread_mutex_unlock(&svc->registry_mutex);
+    return epoch;
+}
+
+static void opening_end(struct kv_svc *svc, uint64_t epoch)
+{
+    pthread_mutex_lock(&svc->registry_mutex);
+    if (--svc->opening[epoch % 2] == 0) {
+        pthread_cond_broadcast(&svc->opening_ended);
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
+/* Under registry_mutex. */
+static bool await_epoch(struct kv_svc *svc, uint64_t epoch, const struct timespec *until)
+{
+    while (svc->opening[epoch % 2] > 0 &&
+           pthread_cond_timedwait(&svc->opening_ended, &svc->registry_mutex, until) != ETIMEDOUT) {
+    }
+    return svc->opening[epoch % 2] == 0;
+}
+
+KV_RC svc_session_settle(struct kv_svc *svc, uint64_t deadline_ns, struct kv_errinfo *info)
+{
+    struct timespec until = kv_timespec_of(deadline_ns);
+    pthread_mutex_lock(&svc->registry_mutex);
+    /* Those that a call before this one gave up on have the other counter; it must be free before it is used again. */
+    bool settled = await_epoch(svc, svc->opening_epoch + 1, &until);
+    if (settled) {
+        settled = await_epoch(svc, svc->opening_epoch++, &until);
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+    return settled ? KV_OK : kv_fail(info, KV_E_BUSY, "the opening of a session that began before still runs");
+}
+
+static KV_RC open_keys_now(struct kv_call *call, const struct kv_store_session *row)
 {
     struct open_tx tx = {.svc = call->svc, .row = row};
     struct kv_secret *scope = NULL;
@@ -106,6 +148,14 @@ static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
     }
     kv_secret_free(scope);
     kv_secret_free(tx.slot);
+    return rc;
+}
+
+static KV_RC open_keys(struct kv_call *call, const struct kv_store_session *row)
+{
+    uint64_t epoch = opening_begin(call->svc);
+    enum kv_err rc = open_keys_now(call, row);
+    opening_end(call->svc, epoch);
     return rc;
 }
 
