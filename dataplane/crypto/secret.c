@@ -231,6 +231,15 @@ bool kv_secret_arena_locked(void)
     return locked;
 }
 
+size_t kv_secret_arena_capacity(void)
+{
+    pthread_mutex_lock(&arena.lock);
+    enum kv_err rc = arena.mapping != NULL ? KV_OK : arena_init_locked(DEFAULT_ARENA_BYTES);
+    size_t count = rc == KV_OK ? arena.count : 0;
+    pthread_mutex_unlock(&arena.lock);
+    return count;
+}
+
 size_t kv_secret_arena_used(void)
 {
     pthread_mutex_lock(&arena.lock);

@@ -16,7 +16,8 @@ struct kv_secret; /* at most KV_MAX_SECRET_BYTES */
 KV_RC kv_secret_arena_init(size_t bytes);
 void kv_secret_arena_done(void); /* wipes everything */
 bool kv_secret_arena_locked(void);
-size_t kv_secret_arena_used(void); /* secrets alive; a test's leak check */
+size_t kv_secret_arena_capacity(void); /* secrets that fit; makes the arena when there is none yet; 0: it cannot */
+size_t kv_secret_arena_used(void);     /* secrets alive; a test's leak check */
 
 /* Owned by the caller. KV_E_NO_MEMORY when the arena is full. Thread: any. */
 KV_RC kv_secret_new(size_t len, struct kv_secret **ret_secret); /* zeroed */

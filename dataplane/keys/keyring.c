@@ -202,6 +202,7 @@ static KV_RC borrow_locked(struct kv_keyring *ring, const struct kv_id *scope, s
     }
     KV_ASSERT(entry->borrowers < UINT32_MAX);
     entry->borrowers++;
+    entry->recent = true;
     *ret_keys = (struct kv_scope_keys){
         .block = entry->block, .ids = entry->ids, .tenant = entry->tenant, .scope = entry->scope, .entry = entry};
     return KV_OK;
@@ -280,6 +281,14 @@ void kv_keyring_wipe(struct kv_keyring *ring)
         }
     }
     unlock_ring(ring);
+}
+
+bool kv_keyring_evict(struct kv_keyring *ring)
+{
+    lock_ring(ring);
+    bool closed = scope_table_evict(&ring->table);
+    unlock_ring(ring);
+    return closed;
 }
 
 size_t kv_keyring_count(struct kv_keyring *ring)

@@ -41,6 +41,8 @@ void kv_keyring_return(struct kv_keyring *ring, struct kv_scope_keys *keys);
 KV_RC kv_keyring_drop(struct kv_keyring *ring, const struct kv_id *scope, bool for_good, uint64_t deadline_ns);
 /* Wipes all idle keys (lease lost, purge); busy ones are wiped when they are returned. */
 void kv_keyring_wipe(struct kv_keyring *ring);
+/* Makes room: closes one scope that nobody borrows, one that was not used lately first. False: all are in use. */
+bool kv_keyring_evict(struct kv_keyring *ring);
 size_t kv_keyring_count(struct kv_keyring *ring);
 
 /* S of a scope, from its slot secret. The tenant's outer share is absent here: 32 zero bytes and flag 0. */

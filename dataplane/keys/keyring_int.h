@@ -22,6 +22,7 @@ enum scope_state { SCOPE_FREE, SCOPE_OPEN, SCOPE_CLOSING };
 struct scope_entry {
     enum scope_state state;
     uint32_t borrowers;
+    bool recent; /* opened or borrowed since the search for room came by last */
     struct kv_id tenant, scope;
     struct kv_secret *block, *ids; /* owned */
     struct scope_entry *next;      /* chain or free list */
@@ -32,6 +33,7 @@ struct scope_table {
     struct scope_entry **buckets;
     struct scope_entry *free;
     size_t entries_max, bucket_mask, open_count;
+    size_t hand; /* where the search for room goes on */
 };
 
 KV_RC scope_table_init(struct scope_table *table, size_t entries_max);
@@ -41,6 +43,8 @@ struct scope_entry *scope_table_find(const struct scope_table *table, const stru
 struct scope_entry *scope_table_add(struct scope_table *table, const struct kv_id *tenant, const struct kv_id *scope);
 /* Closes an OPEN entry: wiped and FREE when idle, else CLOSING. */
 void scope_table_close(struct scope_table *table, struct scope_entry *entry);
+/* Closes an OPEN entry that is idle, not a recent one before it was passed once. False: all are borrowed. */
+bool scope_table_evict(struct scope_table *table);
 /* One borrower less; a CLOSING entry without borrowers is wiped and FREE. True when that happened. */
 bool scope_table_return(struct scope_table *table, struct scope_entry *entry);
 

@@ -67,7 +67,8 @@ struct scope_entry *scope_table_add(struct scope_table *table, const struct kv_i
     }
     table->free = entry->next;
     struct scope_entry **bucket = bucket_of(table, scope);
-    *entry = (struct scope_entry){.state = SCOPE_OPEN, .tenant = *tenant, .scope = *scope, .next = *bucket};
+    *entry =
+        (struct scope_entry){.state = SCOPE_OPEN, .recent = true, .tenant = *tenant, .scope = *scope, .next = *bucket};
     *bucket = entry;
     table->open_count++;
     return entry;
@@ -94,6 +95,23 @@ void scope_table_close(struct scope_table *table, struct scope_entry *entry)
     if (entry->borrowers == 0) {
         release(table, entry);
     }
+}
+
+bool scope_table_evict(struct scope_table *table)
+{
+    for (size_t i = 0; i < 2 * table->entries_max; i++) { /* in the first round all may be recent */
+        struct scope_entry *entry = &table->entries[table->hand];
+        table->hand = (table->hand + 1) % table->entries_max;
+        if (entry->state != SCOPE_OPEN || entry->borrowers > 0) {
+            continue;
+        }
+        if (!entry->recent) {
+            scope_table_close(table, entry);
+            return true;
+        }
+        entry->recent = false;
+    }
+    return false;
 }
 
 bool scope_table_return(struct scope_table *table, struct scope_entry *entry)

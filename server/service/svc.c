@@ -20,6 +20,8 @@
 
 #define START_WAIT_NS (30 * KV_S_NS) /* for the database to answer */
 #define DRAIN_WAIT_NS (3 * KV_S_NS)
+#define SECRETS_RESERVED ((size_t)4096)
+#define SECRETS_PER_SESSION ((size_t)2)
 
 KV_RC svc_pg_open(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_pg **ret_pg)
 {
@@ -142,6 +144,19 @@ static KV_RC load_sign_keys(struct kv_svc *svc, struct kv_errinfo *info)
     return kv_sign_key_load_or_create(svc->env, path, info, &svc->log_key);
 }
 
+/* As many sessions as have room beside what the tree, the root and running requests need: without that reserve open
+ * sessions could keep an erasure from getting the memory for its keys. */
+static KV_RC make_keyring(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    size_t secrets = kv_secret_arena_capacity();
+    if (secrets < SECRETS_RESERVED + SECRETS_PER_SESSION) {
+        return kv_fail(info, KV_E_NO_MEMORY, "there is no memory for keys");
+    }
+    size_t sessions = (secrets - SECRETS_RESERVED) / SECRETS_PER_SESSION;
+    svc->keys_max = sessions < (size_t)KV_MAX_SESSIONS_OPEN ? sessions : (size_t)KV_MAX_SESSIONS_OPEN;
+    return kv_keyring_new(svc->env, svc->keys_max, &svc->keyring);
+}
+
 static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
 {
     KV_TRY(kv_crypto_selftest(info));
@@ -153,7 +168,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(load_instance_id(svc, false, info));
     KV_TRY(kv_id_new(svc->env, &svc->incarnation));
     KV_TRY(load_sign_keys(svc, info));
-    KV_TRY(kv_keyring_new(svc->env, (size_t)KV_MAX_SESSIONS_OPEN, &svc->keyring));
+    KV_TRY(make_keyring(svc, info));
     struct kv_roe_conf roe = {.provider = svc->conf.root_provider, .path = svc->conf.root_path, .env = svc->env};
     KV_TRY(kv_roe_open(&roe, info, &svc->roe));
 

@@ -75,6 +75,7 @@ struct kv_svc {
 
     struct kv_engine *engine;
     struct kv_keyring *keyring;
+    size_t keys_max; /* sessions whose keys may be open at once */
     struct kv_ktree *tree;
     struct kv_roe *roe;
     struct kv_journal *journal;
@@ -145,6 +146,9 @@ KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *i
 /* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
  * call->erasure. */
 KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct svc_session *ret_session);
+/* Opens the keys; closes those of a session that was not used lately when there is no room. */
+KV_RC svc_session_keys(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
+                       const struct kv_secret *scope_secret);
 /* A session's row. Another tenant's is answered like one that does not exist, to the letter. */
 KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
                       struct kv_errinfo *info, struct kv_store_session *ret_row);

@@ -92,6 +92,19 @@ static KV_RC open_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
                          &tx->slot);
 }
 
+KV_RC svc_session_keys(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
+                       const struct kv_secret *scope_secret)
+{
+    enum kv_err rc = KV_E_BUSY;
+    for (int tries = 0; rc == KV_E_BUSY && tries < OPEN_TRIES; tries++) { /* another opening may take the room */
+        if (kv_keyring_count(svc->keyring) >= svc->keys_max && !kv_keyring_evict(svc->keyring)) {
+            return KV_E_BUSY;
+        }
+        rc = kv_keyring_open(svc->keyring, tenant, session, scope_secret);
+    }
+    return rc;
+}
+
 static uint64_t opening_begin(struct kv_svc *svc)
 {
     pthread_mutex_lock(&svc->registry_mutex);
@@ -144,7 +157,7 @@ static KV_RC open_keys_now(struct kv_call *call, const struct kv_store_session *
         rc = kv_scope_secret(tx.slot, &row->tenant, &row->id, &scope);
     }
     if (rc == KV_OK) {
-        rc = kv_keyring_open(call->svc->keyring, &row->tenant, &row->id, scope);
+        rc = svc_session_keys(call->svc, &row->tenant, &row->id, scope);
     }
     kv_secret_free(scope);
     kv_secret_free(tx.slot);

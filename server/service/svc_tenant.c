@@ -122,7 +122,7 @@ static KV_RC open_new(struct kv_call *call, const struct session_tx *tx)
 {
     struct kv_secret *scope = NULL;
     KV_TRY(kv_scope_secret(tx->slot, &tx->row.tenant, &tx->row.id, &scope));
-    enum kv_err rc = kv_keyring_open(call->svc->keyring, &tx->row.tenant, &tx->row.id, scope);
+    enum kv_err rc = svc_session_keys(call->svc, &tx->row.tenant, &tx->row.id, scope);
     kv_secret_free(scope);
     return rc;
 }

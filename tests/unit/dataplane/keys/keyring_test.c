@@ -311,3 +311,35 @@ Test(keyring, every_derivation_is_its_own)
         kv_secret_free(made[i]);
     }
 }
+
+/* Four fit. The one in use and the one used again stay, whatever comes. */
+Test(keyring, room_is_made_among_idle_scopes_that_were_not_used_lately)
+{
+    struct kv_id ids[4], later[2] = {new_id(), new_id()};
+    struct kv_scope_keys held, keys;
+    for (size_t i = 0; i < 4; i++) {
+        ids[i] = new_id();
+        must_open(&ids[i]);
+    }
+    cr_assert(eq(int, kv_keyring_borrow(ring, &ids[0], &held), KV_OK));
+    cr_assert(kv_keyring_evict(ring)); /* all are recent once */
+    cr_assert(eq(sz, kv_keyring_count(ring), 3));
+    must_open(&later[0]);
+    for (size_t i = 1; i < 4; i++) {
+        if (kv_keyring_is_open(ring, &ids[i])) {
+            cr_assert(eq(int, kv_keyring_borrow(ring, &ids[i], &keys), KV_OK));
+            kv_keyring_return(ring, &keys);
+            break; /* this one and `later` are recent, the third idle one is not */
+        }
+    }
+    cr_assert(kv_keyring_evict(ring));
+    must_open(&later[1]);
+    cr_assert(kv_keyring_is_open(ring, &ids[0]));
+    cr_assert(kv_keyring_is_open(ring, &later[0]));
+    while (kv_keyring_evict(ring)) {
+    }
+    cr_assert(eq(sz, kv_keyring_count(ring), 1), "the borrowed one stays");
+    kv_keyring_return(ring, &held);
+    cr_assert(kv_keyring_evict(ring));
+    cr_assert_not(kv_keyring_evict(ring));
+}

@@ -78,6 +78,32 @@ Test(bounds, revoked_sessions_are_forgotten_before_the_registry_grows)
     kvt_svc_done(&rig);
 }
 
+/* More sessions than there is room for keys: all work, those used last are open, and an erasure has memory for its own.
+ */
+Test(bounds, sessions_beyond_the_room_for_keys_are_opened_again_when_used)
+{
+    enum { SESSIONS = 60, ARENA_BYTES = 330000 };
+    struct kv_id sessions[SESSIONS];
+    uint32_t count = 0;
+    cr_assert(eq(int, kv_secret_arena_init(ARENA_BYTES), KV_OK));
+    kvt_svc_open(&rig);
+    kvt_engine_open(&rig.call, &engine);
+    cr_assert(lt(sz, rig.svc->keys_max, SESSIONS / 2));
+    for (int i = 0; i < SESSIONS; i++) {
+        sessions[i] = kvt_svc_session(&rig.call);
+        cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, sessions[i], 0, 1, KV_WAIT_DRAM), KV_OK), "session %d",
+                  i);
+    }
+    for (int i = 0; i < SESSIONS; i++) {
+        cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, sessions[i], 0, 1, &count), KV_OK), "session %d", i);
+        cr_assert(eq(u32, count, 1));
+        cr_assert(le(sz, kv_keyring_count(rig.svc->keyring), rig.svc->keys_max));
+    }
+    cr_assert(eq(int, kvt_svc_erase(&rig.call, sessions[0]).state, KV_ERASURE_CERTIFIED));
+    kvt_engine_close(&engine);
+    kvt_svc_done(&rig);
+}
+
 static void end_tokens(void)
 {
     pthread_mutex_lock(&rig.svc->registry_mutex);
