@@ -13,7 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum conf_type { CONF_TEXT, CONF_WORD, CONF_COUNT, CONF_SIZE, CONF_DURATION, CONF_PERCENT };
+enum conf_type { CONF_TEXT, CONF_NAME, CONF_WORD, CONF_COUNT, CONF_SIZE, CONF_DURATION, CONF_PERCENT };
 
 struct conf_key {
     const char *name;
@@ -25,6 +25,7 @@ struct conf_key {
     const char *help;
 };
 
+#define NAME_BYTES_MAX 253 /* the longest host name */
 #define AT(member) offsetof(struct kv_conf, member)
 #define KIB UINT64_C(1024)
 #define MIB (KIB * 1024)
@@ -71,7 +72,7 @@ static const struct conf_key keys[] = {
      "transfer records not yet in the database"},
     {"audit.max_lag", CONF_DURATION, AT(audit_max_lag_ms), "30s", 1000, 3600000, NULL,
      "age of the oldest of them; past it transfers are refused"},
-    {"log.host", CONF_TEXT, AT(log_host), "kvrun.local", 0, 0, NULL, "name that the audit logs' origins start with"},
+    {"log.host", CONF_NAME, AT(log_host), "kvrun.local", 0, 0, NULL, "name that the audit logs' origins start with"},
     {"log.level", CONF_WORD, AT(log_level), "info", 0, 0, "debug|info|warn|error", "what is logged"},
     {"shutdown.grace", CONF_DURATION, AT(shutdown_grace_ms), "25s", 0, 600000, NULL,
      "time for running requests at the end"},
@@ -205,10 +206,23 @@ static KV_RC set_number(struct kv_conf *conf, const struct conf_key *key, const 
     return KV_OK;
 }
 
+/* It becomes part of the origin and the key name of every log: a space, a plus or a byte past ASCII in it would make
+ * checkpoints that nobody can verify. */
+static bool is_name(const char *value)
+{
+    size_t len = strlen(value);
+    return len > 0 && len <= NAME_BYTES_MAX &&
+           strspn(value, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-") == len;
+}
+
 static KV_RC set_value(struct kv_conf *conf, const struct conf_key *key, const char *value, struct kv_errinfo *info)
 {
-    if (key->type != CONF_TEXT && key->type != CONF_WORD) {
+    if (key->type != CONF_TEXT && key->type != CONF_NAME && key->type != CONF_WORD) {
         return set_number(conf, key, value, info);
+    }
+    if (key->type == CONF_NAME && !is_name(value)) {
+        return kv_fail(info, KV_E_CONFIG, "%s: write a host name: 1 to %d letters, digits, dots, - and _", key->name,
+                       NAME_BYTES_MAX);
     }
     if (key->type == CONF_WORD && !word_allowed(key->words, value)) {
         return kv_fail(info, KV_E_CONFIG, "%s: \"%.40s\" is not one of %s", key->name, value, key->words);
@@ -251,7 +265,7 @@ static char *trim(char *text)
 }
 
 static KV_RC load_line(struct kv_conf *conf, enum kv_conf_origin *origins, char *line, unsigned number,
-                       struct kv_errinfo *info)
+                       bool seen[KEY_COUNT], struct kv_errinfo *info)
 {
     line = trim(line);
     if (line[0] == '\0' || line[0] == '#') {
@@ -263,6 +277,13 @@ static KV_RC load_line(struct kv_conf *conf, enum kv_conf_origin *origins, char 
     }
     *equals = '\0';
     const char *name = trim(line);
+    const struct conf_key *key = find(name, strlen(name));
+    if (key != NULL && seen[key - keys]) {
+        return kv_fail(info, KV_E_CONFIG, "configuration line %u: %s is there twice; keep one", number, key->name);
+    }
+    if (key != NULL) {
+        seen[key - keys] = true;
+    }
     return set_named(conf, origins, KV_CONF_FILE, name, strlen(name), trim(equals + 1), info);
 }
 
@@ -273,12 +294,13 @@ static KV_RC load_file(struct kv_conf *conf, enum kv_conf_origin *origins, const
         return kv_fail(info, KV_E_CONFIG, "cannot read the configuration file: %s", strerror(errno));
     }
     char line[KV_CONF_TEXT_SIZE + 128];
+    bool seen[KEY_COUNT] = {false};
     enum kv_err rc = KV_OK;
     for (unsigned number = 1; rc == KV_OK && fgets(line, sizeof line, stream) != NULL; number++) {
         if (strchr(line, '\n') == NULL && !feof(stream)) {
             rc = kv_fail(info, KV_E_CONFIG, "configuration line %u is too long", number);
         } else {
-            rc = load_line(conf, origins, line, number, info);
+            rc = load_line(conf, origins, line, number, seen, info);
         }
     }
     if (rc == KV_OK && ferror(stream)) { /* a folder, or half a file: not what somebody wrote */
@@ -328,6 +350,9 @@ static KV_RC read_secret_file(const char *path, char *value, size_t size, struct
     len -= len > 0 && value[len - 1] == '\n' ? 1 : 0;
     len -= len > 0 && value[len - 1] == '\r' ? 1 : 0;
     value[len] = '\0';
+    if (len == 0) { /* a secret that was not mounted must not become a private database */
+        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is empty; write the address into it");
+    }
     return KV_OK;
 }
 
@@ -413,7 +438,7 @@ static bool may_have_password(const char *url)
 static void show_value(const struct kv_conf *conf, const struct conf_key *key, struct kv_buf *buf)
 {
     const char *base = (const char *)conf + key->offset;
-    if (key->type != CONF_TEXT && key->type != CONF_WORD) {
+    if (key->type != CONF_TEXT && key->type != CONF_NAME && key->type != CONF_WORD) {
         uint64_t number = 0;
         memcpy(&number, base, sizeof number);
         kv_buf_printf(buf, "%" PRIu64, number);
@@ -441,7 +466,7 @@ void kv_conf_docs(struct kv_buf *buf)
 {
     kv_buf_text(buf, "| key | default | values | meaning |\n|---|---|---|---|\n");
     for (size_t i = 0; i < KEY_COUNT; i++) {
-        static const char *const types[] = {"text", "", "number", "size", "duration", "percent"};
+        static const char *const types[] = {"text", "name", "", "number", "size", "duration", "percent"};
         char words[64];
         snprintf(words, sizeof words, "%s", keys[i].words == NULL ? types[keys[i].type] : keys[i].words);
         for (char *p = strchr(words, '|'); p != NULL; p = strchr(p, '|')) {

@@ -260,6 +260,23 @@ Test(conf, text_has_a_longest_length)
     cr_assert(strstr(info.text, "1023 bytes") != NULL, "%s", info.text);
 }
 
+Test(conf, name_of_the_logs_is_one_that_verifiers_take)
+{
+    static const char *const bad[] = {"", "a b", "a+b", "a/b", "a\nb", "\xc3\xa9", "a\"b", "a:1"};
+    char longest[255];
+    memset(longest, 'a', sizeof longest);
+    longest[253] = '\0';
+    cr_assert(eq(int, set("log.host", "kv-1.Example_x.org"), KV_OK), "%s", info.text);
+    cr_assert(eq(int, set("log.host", longest), KV_OK), "%s", info.text);
+    longest[253] = 'a';
+    longest[254] = '\0';
+    cr_assert(eq(int, set("log.host", longest), KV_E_CONFIG));
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        cr_assert(eq(int, set("log.host", bad[i]), KV_E_CONFIG), "%s", bad[i]);
+        cr_assert(strstr(info.text, "log.host: write a host name") != NULL, "%s", info.text);
+    }
+}
+
 Test(conf, failure_leaves_what_was_there)
 {
     cr_assert(eq(int, set("io.threads", "7"), KV_OK));
@@ -327,6 +344,13 @@ Test(conf, file_with_an_empty_text_sets_it_empty)
 {
     cr_assert(eq(int, load_text("state.dir =\n"), KV_OK), "%s", info.text);
     cr_assert(eq(str, conf.state_dir, ""));
+}
+
+Test(conf, key_that_is_twice_in_a_file_is_named_with_its_line)
+{
+    cr_assert(eq(int, load_text("log.level = warn\nio.threads = 2\n"), KV_OK), "%s", info.text);
+    cr_assert(eq(int, load_text("log.level = warn\n# again\nlog.level = warn\n"), KV_E_CONFIG));
+    cr_assert(strstr(info.text, "line 3: log.level is there twice") != NULL, "%s", info.text);
 }
 
 Test(conf, line_without_equals_is_named_by_its_number)
@@ -438,13 +462,9 @@ Test(conf, url_file_loses_one_line_end_of_any_kind)
     static const struct {
         const char *content, *value;
     } cases[] = {
-        {"postgresql://h/d", "postgresql://h/d"},
-        {"postgresql://h/d\n", "postgresql://h/d"},
-        {"postgresql://h/d\r\n", "postgresql://h/d"},
-        {"postgresql://h/d \n", "postgresql://h/d "},
+        {"postgresql://h/d", "postgresql://h/d"},       {"postgresql://h/d\n", "postgresql://h/d"},
+        {"postgresql://h/d\r\n", "postgresql://h/d"},   {"postgresql://h/d \n", "postgresql://h/d "},
         {"postgresql://h/d\n\n", "postgresql://h/d\n"},
-        {"", ""},
-        {"\n", ""},
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         cr_assert(eq(int, load_url_file(cases[i].content, strlen(cases[i].content)), KV_OK), "%s", info.text);
@@ -466,6 +486,15 @@ Test(conf, url_file_has_the_same_longest_value_as_a_flag)
     cr_assert(eq(int, load_url_file(text, sizeof text), KV_E_CONFIG));
 }
 
+Test(conf, url_file_with_nothing_in_it_is_refused_and_makes_no_private_database)
+{
+    static const char *const contents[] = {"", "\n", "\r\n"};
+    for (size_t i = 0; i < sizeof contents / sizeof contents[0]; i++) {
+        cr_assert(eq(int, load_url_file(contents[i], strlen(contents[i])), KV_E_CONFIG));
+        cr_assert(strstr(info.text, "is empty") != NULL, "%s", info.text);
+    }
+}
+
 Test(conf, url_file_with_a_zero_byte_is_refused)
 {
     cr_assert(eq(int, load_url_file("postgresql://h\0/d\n", 18), KV_E_CONFIG));
@@ -482,8 +511,8 @@ Test(conf, url_file_that_is_not_there_is_an_error_without_its_name)
 
 Test(conf, url_and_url_file_together_are_an_error)
 {
-    char setting[] = "KVRUN_DB_URL_FILE=/dev/null", url[] = "KVRUN_DB_URL=postgresql://h/d";
-    char *both[] = {setting, url, NULL}, *one[] = {setting, NULL};
+    char setting[] = "KVRUN_DB_URL_FILE=/nonexistent/url", url[] = "KVRUN_DB_URL=postgresql://h/d";
+    char *both[] = {setting, url, NULL}, *one[] = {url, NULL};
     cr_assert(eq(int, load(NULL, both, NULL), KV_E_CONFIG));
     cr_assert(strstr(info.text, "both set") != NULL, "%s", info.text);
     cr_assert(eq(int, load(NULL, one, NULL), KV_OK));
