@@ -220,6 +220,7 @@ enum MHD_Result kv_access_access(void *ctx, struct MHD_Connection *connection, c
         if (*upload_size > 0) {
             return take_body(req, upload, upload_size);
         }
+        kv_reaper_body_seen(listener->httpd->reaper, connection);
         return body_complete(req, connection);
     case KV_REQ_ANSWERED:
         return send_answer(req, connection);

@@ -150,11 +150,16 @@ static void set_deadline(struct kv_reaper *reaper, struct MHD_Connection *connec
 
 void kv_reaper_headers_seen(struct kv_reaper *reaper, struct MHD_Connection *connection)
 {
-    /* The longest body at the lowest rate, and the longest answer that a request may wait for. */
+    /* The longest body at the lowest rate. Whoever sends it has shown no key yet. */
     uint64_t body_ns = (uint64_t)KV_MAX_BODY_BYTES / BODY_BYTES_PER_SECOND * KV_S_NS;
+    set_deadline(reaper, connection, reaper->header_ns + body_ns);
+}
+
+void kv_reaper_body_seen(struct kv_reaper *reaper, struct MHD_Connection *connection)
+{
+    /* The longest answer that a request may wait for. */
     set_deadline(reaper, connection,
-                 reaper->header_ns + body_ns + (uint64_t)KV_MAX_WAIT_SECONDS * KV_S_NS +
-                     (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS);
+                 reaper->header_ns + (uint64_t)KV_MAX_WAIT_SECONDS * KV_S_NS + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS);
 }
 
 void kv_reaper_request_done(struct kv_reaper *reaper, struct MHD_Connection *connection)

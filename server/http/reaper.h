@@ -1,7 +1,7 @@
 /*
  * Ends connections that dawdle: the library's own time-out counts inactivity only, so a byte a second keeps a
- * connection for ever. Deadlines: headers within the header time-out, the largest body at 64 KiB a second plus the
- * longest wait, the next request within idle plus header time-out. Thread: the connection functions a listener's; a
+ * connection for ever. Deadlines: headers within the header time-out, then the largest body at 64 KiB a second, then
+ * the longest wait, the next request within idle plus header time-out. Thread: the connection functions a listener's; a
  * thread of its own looks twice a second.
  */
 #ifndef KV_HTTP_REAPER_H
@@ -17,6 +17,7 @@ void kv_reaper_free(struct kv_reaper *reaper);
 void kv_reaper_connection(struct kv_reaper *reaper, struct MHD_Connection *connection, void **socket_context,
                           bool started);
 void kv_reaper_headers_seen(struct kv_reaper *reaper, struct MHD_Connection *connection);
+void kv_reaper_body_seen(struct kv_reaper *reaper, struct MHD_Connection *connection);
 void kv_reaper_request_done(struct kv_reaper *reaper, struct MHD_Connection *connection);
 
 #endif

@@ -178,15 +178,33 @@ static void take_bearer(struct kv_req *req, const char *value)
     }
 }
 
+static const char *skip_blanks(const char *p)
+{
+    return p + strspn(p, " \t");
+}
+
+/* Does the range that starts at `p` carry q=0: named only to be left out? */
+static bool is_left_out(const char *p)
+{
+    const char *end = p + strcspn(p, ",");
+    for (p = memchr(p, ';', (size_t)(end - p)); p != NULL; p = memchr(p, ';', (size_t)(end - p))) {
+        p = skip_blanks(p + 1);
+        if ((p[0] == 'q' || p[0] == 'Q') && p[1] == '=' && p[2] == '0') {
+            const char *digits = p[3] == '.' ? p + 4 + strspn(p + 4, "0") : p + 3;
+            digits = skip_blanks(digits);
+            return *digits == '\0' || *digits == ',' || *digits == ';';
+        }
+    }
+    return false;
+}
+
 static bool lists(const char *accept, const char *type)
 {
     size_t len = strlen(type);
     for (const char *p = accept; p != NULL; p = strchr(p, ',') == NULL ? NULL : strchr(p, ',') + 1) {
-        while (*p == ' ' || *p == '\t') {
-            p++;
-        }
-        if (strncasecmp(p, type, len) == 0 && (p[len] == '\0' || p[len] == ',' || p[len] == ';' || p[len] == ' ')) {
-            return true;
+        p = skip_blanks(p);
+        if (strncasecmp(p, type, len) == 0 && (p[len] == '\0' || strchr(",; \t", p[len]) != NULL)) {
+            return !is_left_out(p);
         }
     }
     return false;
@@ -201,12 +219,35 @@ static void take_accept(struct kv_req *req, const char *accept)
     req->accepts_jose = lists(accept == NULL ? "" : accept, "application/jose");
 }
 
+/* One preference (RFC 7240): true when it is wait with a whole number, which may stand in quotes. What cannot be
+ * understood is no preference. */
+static bool is_wait(const char *p, unsigned *ret_seconds)
+{
+    if (strncasecmp(p, "wait", 4) != 0) {
+        return false;
+    }
+    p = skip_blanks(p + 4);
+    if (*p != '=') {
+        return false;
+    }
+    p = skip_blanks(p + 1);
+    p += *p == '"' ? 1 : 0;
+    unsigned seconds = 0;
+    const char *digit = p;
+    for (; *digit >= '0' && *digit <= '9'; digit++) {
+        seconds = seconds > (unsigned)KV_MAX_WAIT_SECONDS ? seconds : seconds * 10 + (unsigned)(*digit - '0');
+    }
+    *ret_seconds = seconds > (unsigned)KV_MAX_WAIT_SECONDS ? (unsigned)KV_MAX_WAIT_SECONDS : seconds;
+    return digit > p && (*digit == '\0' || strchr("\",; \t", *digit) != NULL);
+}
+
 static void take_wait(struct kv_req *req, const char *prefer)
 {
-    const char *wait = prefer == NULL ? NULL : strstr(prefer, "wait=");
-    unsigned seconds = 0;
-    if (wait != NULL && sscanf(wait + 5, "%4u", &seconds) == 1) {
-        req->wait_seconds = seconds > (unsigned)KV_MAX_WAIT_SECONDS ? (unsigned)KV_MAX_WAIT_SECONDS : seconds;
+    for (const char *p = prefer; p != NULL; p = strchr(p, ',') == NULL ? NULL : strchr(p, ',') + 1) {
+        if (is_wait(skip_blanks(p), &req->wait_seconds)) {
+            return; /* the first one counts */
+        }
+        req->wait_seconds = 0;
     }
 }
 

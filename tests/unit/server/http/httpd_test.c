@@ -166,6 +166,11 @@ Test(httpd, accept_that_leaves_json_out_is_refused)
     cr_assert(eq(int, ask(port, "GET", "/version", "Accept: text/html, application/json;q=0.1\r\n"), 200));
     cr_assert(eq(int, ask(port, "GET", "/version", "Accept: application/*\r\n"), 200));
     cr_assert(eq(int, ask(port, "GET", "/livez", "Accept: image/png\r\n"), 200));
+    cr_assert(eq(int, ask(port, "GET", "/version", "Accept: application/json;q=0\r\n"), 406));
+    cr_assert(eq(int, ask(port, "GET", "/version", "Accept: */* ; level=1 ; q=0.000\r\n"), 406));
+    cr_assert(eq(int, ask(port, "GET", "/version", "Accept: */*;q=0.001\r\n"), 200));
+    cr_assert(eq(int, ask(port, "GET", "/version", "Accept: text/html;q=0, */*\r\n"), 200));
+    cr_assert(eq(int, ask(port, "GET", "/version", "Accept: application/json, text/html;q=0\r\n"), 200));
 }
 
 Test(httpd, a_request_id_is_kept_when_it_is_harmless)
