@@ -227,7 +227,10 @@ static KV_RC pool_map(struct kv_pool *pool, const struct kv_pool_spec *spec, str
 {
     void *base = mmap(NULL, spec->size_bytes, PROT_READ | PROT_WRITE, MAP_SHARED, spec->fd, 0);
     if (base == MAP_FAILED) {
-        return kv_fail(info, errno == ENOMEM ? KV_E_NO_MEMORY : KV_E_INVALID_REQUEST,
+        if (errno == ENOMEM) { /* of huge pages there may be fewer than a size says */
+            return kv_fail(info, KV_E_NO_MEMORY, "the memory cannot be mapped: this machine has no pages left for it");
+        }
+        return kv_fail(info, KV_E_INVALID_REQUEST,
                        "the memory cannot be mapped for reading and writing; it must not be sealed against writes");
     }
     pool->base = base;
