@@ -57,6 +57,13 @@ static void dev_defaults(struct kv_conf *conf)
     }
 }
 
+static int unknown_command(int argc, char **argv)
+{
+    fprintf(stderr, "kvrun: \"%.40s%s%.40s\" is no command\n\n", argv[1], argc > 2 ? " " : "", argc > 2 ? argv[2] : "");
+    fputs(usage, stderr);
+    return EXIT_USAGE;
+}
+
 static int other_command(const struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
 {
     const char *command = argv[1];
@@ -76,9 +83,17 @@ static int other_command(const struct kv_conf *conf, const enum kv_conf_origin *
         printf("kvrun %s (%s)\n", KV_VERSION, KV_REVISION);
         return 0;
     }
-    bool help = strcmp(command, "help") == 0 || strcmp(command, "--help") == 0 || strcmp(command, "-h") == 0;
-    fputs(usage, help ? stdout : stderr);
-    return help ? 0 : EXIT_USAGE;
+    return unknown_command(argc, argv);
+}
+
+static bool asks_for_help(int argc, char **argv)
+{
+    for (int i = 1; i < argc; i++) {
+        if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
+            return true;
+        }
+    }
+    return argc == 2 && strcmp(argv[1], "help") == 0;
 }
 
 int main(int argc, char **argv)
@@ -94,6 +109,9 @@ int main(int argc, char **argv)
         fprintf(stderr, "kvrun: %s\n", info.text);
     } else if (argc < 2) {
         fputs(usage, stderr);
+    } else if (asks_for_help(argc, argv)) {
+        fputs(usage, stdout);
+        code = 0;
     } else if ((strcmp(argv[1], "serve") == 0 || strcmp(argv[1], "dev") == 0) && argc == 2) {
         bool dev = strcmp(argv[1], "dev") == 0;
         if (dev) {
