@@ -95,7 +95,7 @@ static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_
         if (job->state == KV_ERASURE_REQUESTED) {
             enum kv_err rc = svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id, deadline);
             if (rc != KV_OK) {
-                rc = kv_fail(&round->info, rc, "a session that is being erased is still in use here");
+                rc = kv_fail(&round->info, rc, "%s", svc_revoke_text(rc));
                 erase_put_off(round, rc);
             }
             revoked[i] = rc == KV_OK;

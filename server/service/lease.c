@@ -95,7 +95,7 @@ static KV_RC apply_revocations(struct kv_svc *svc, struct kv_pg *pg, struct kv_e
             enum kv_err rc =
                 svc_session_revoke(svc, &list[i].tenant, &list[i].session, &none, kv_now_ns(svc->env) + FENCE_WAIT_NS);
             if (rc != KV_OK) {
-                return kv_fail(info, rc, "a revoked session is still in use here; no renewal before that ends");
+                return kv_fail(info, rc, "%s; no renewal before", svc_revoke_text(rc));
             }
             svc->lease_row.acked_seq = list[i].seq;
         }

@@ -159,6 +159,7 @@ KV_RC svc_session_settle(struct kv_svc *svc, uint64_t deadline_ns, struct kv_err
 /* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);
+const char *svc_revoke_text(enum kv_err rc); /* why it did not succeed */
 
 /* --- svc_engine.c */
 /* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */

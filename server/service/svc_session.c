@@ -259,3 +259,10 @@ KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const s
     KV_TRY(kv_engine_fence(svc->engine, session, deadline_ns));
     return kv_keyring_drop(svc->keyring, session, true, deadline_ns);
 }
+
+const char *svc_revoke_text(enum kv_err rc)
+{
+    return rc == KV_E_TIMEOUT ? "a session that is being erased is still in use here"
+           : rc == KV_E_LIMIT ? "this process has refused as many sessions for good as it can remember; start it again"
+                              : "a session that is being erased could not be closed here";
+}
