@@ -64,9 +64,9 @@ static KV_RC read_owner(int folder_fd, struct kv_errinfo *info, struct kv_id *re
 
 static KV_RC write_owner(const struct kv_svc *svc, int folder_fd, struct kv_errinfo *info)
 {
-    char text[KV_ID_TEXT_SIZE + 1];
-    kv_id_text("clu", &svc->cluster, text);
-    strncat(text, "\n", sizeof text - strlen(text) - 1);
+    char id[KV_ID_TEXT_SIZE], text[KV_ID_TEXT_SIZE + 1];
+    kv_id_text("clu", &svc->cluster, id);
+    snprintf(text, sizeof text, "%s\n", id);
     int fd = openat(folder_fd, OWNER_TMP, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600);
     bool written = fd >= 0 && pwrite(fd, text, strlen(text), 0) == (ssize_t)strlen(text) && fsync(fd) == 0;
     if (fd >= 0) {
