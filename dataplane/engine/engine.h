@@ -120,6 +120,7 @@ struct kv_engine_stats {
     uint64_t offered, stored, present, skipped, dropped; /* offered = stored + present + skipped + dropped */
     uint64_t restored, restore_missed, quarantined, evicted, demoted, promoted;
     uint64_t operations, operations_running;
+    uint64_t block_bytes_max; /* the largest block that fits in dram and in the staging memory */
     const char *io_name, *cipher_name;
 };
 void kv_engine_stats(struct kv_engine *engine, struct kv_engine_stats *ret_stats); /* any thread, slightly behind */

@@ -36,6 +36,17 @@ static uint64_t slab_bytes_of(const struct kv_engine_conf *conf)
     return slab & ~(uint64_t)(KV_SEALED_ALIGN - 1);
 }
 
+/* The longest plaintext that fits in a slab with its header and tags. The surplus shrinks to nothing in a few turns. */
+static uint64_t largest_block(uint64_t slab_bytes)
+{
+    uint64_t bytes = slab_bytes;
+    while (bytes > 0 && kv_sealed_bytes(bytes) > slab_bytes) {
+        uint64_t surplus = kv_sealed_bytes(bytes) - slab_bytes;
+        bytes -= surplus < bytes ? surplus : bytes;
+    }
+    return bytes;
+}
+
 static KV_RC open_memory(struct lane *lane, const struct kv_engine_conf *conf, struct kv_errinfo *info)
 {
     lane->slab_bytes = slab_bytes_of(conf);
@@ -48,11 +59,15 @@ static KV_RC open_memory(struct lane *lane, const struct kv_engine_conf *conf, s
                        "the dram tier cannot have %llu bytes in slabs of %llu; make it smaller or its slabs larger",
                        (unsigned long long)conf->dram_bytes, (unsigned long long)lane->slab_bytes);
     }
-    KV_TRY(kv_index_new(blocks_max_of(conf), conf->env, &lane->index));
-    lane->staging_bytes = conf->staging_bytes != 0 ? conf->staging_bytes : (uint64_t)KV_MAX_BLOCK_BYTES;
-    if (lane->staging_bytes > lane->slab_bytes) {
-        lane->staging_bytes = lane->slab_bytes;
+    rc = kv_index_new(blocks_max_of(conf), conf->env, &lane->index);
+    if (rc != KV_OK) {
+        return kv_fail(info, rc == KV_E_LIMIT ? KV_E_CONFIG : rc,
+                       "the index cannot have %llu blocks, one for each 64 KiB of the tiers; make the tiers smaller",
+                       (unsigned long long)blocks_max_of(conf));
     }
+    lane->staging_bytes = conf->staging_bytes != 0 ? conf->staging_bytes : (uint64_t)KV_MAX_BLOCK_BYTES;
+    uint64_t largest = largest_block(lane->slab_bytes);
+    lane->staging_bytes = lane->staging_bytes > largest ? largest : lane->staging_bytes;
     KV_TRY(kv_locked_alloc(lane->staging_bytes, &lane->staging));
     rc = kv_sealer_new(conf->cipher, &lane->sealer);
     if (rc != KV_OK) {

@@ -142,6 +142,7 @@ void kv_stats_publish(struct lane *lane)
     }
     lane->stats.operations_running = lane->operations_running;
     lane->stats.io_name = lane->io->ops->name;
+    lane->stats.block_bytes_max = lane->staging_bytes;
     lane->stats.cipher_name = kv_sealer_backend(lane->sealer);
     set_gauges(lane, 0, &lane->stats.dram);
     set_gauges(lane, 1, &lane->stats.nvme);

@@ -182,7 +182,11 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     svc->conf.engine.keyring = svc->keyring;
     svc->conf.engine.sink = kv_journal_sink(svc->journal);
     svc->conf.engine.env = svc->env;
-    return kv_engine_start(&svc->conf.engine, info, &svc->engine);
+    KV_TRY(kv_engine_start(&svc->conf.engine, info, &svc->engine));
+    struct kv_engine_stats stats;
+    kv_engine_stats(svc->engine, &stats);
+    svc->conf.engine.staging_bytes = stats.block_bytes_max; /* what the arena can hold, not what was asked for */
+    return KV_OK;
 }
 
 static KV_RC wait_for_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)

@@ -264,9 +264,11 @@ static KV_RC check_size(struct kv_call *call, const struct kv_pool_spec *spec)
 {
     uint64_t largest = call->svc->conf.engine.staging_bytes;
     if (spec->bytes_per_block > largest) {
-        return kv_fail_at(&call->info, KV_E_GEOMETRY_MISMATCH, "/layout",
-                          "a block of %llu bytes is larger than device.staging_bytes (%llu)",
-                          (unsigned long long)spec->bytes_per_block, (unsigned long long)largest);
+        return kv_fail_at(
+            &call->info, KV_E_GEOMETRY_MISMATCH, "/layout",
+            "a block of %llu bytes is larger than this server takes, %llu: device.staging_bytes, and with its "
+            "header and tags a quarter of tiers.dram.bytes",
+            (unsigned long long)spec->bytes_per_block, (unsigned long long)largest);
     }
     return KV_OK;
 }

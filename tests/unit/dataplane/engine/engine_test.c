@@ -52,6 +52,35 @@ static struct kv_engine_stats stats_now(void)
     return stats;
 }
 
+Test(engine_limits, largest_block_is_what_a_slab_holds_with_its_header_and_tags)
+{
+    kvt_rig_config(&rig);
+    kvt_rig_start(&rig);
+    uint64_t slab = rig.conf.dram_bytes / 4, largest = stats_now().block_bytes_max;
+    cr_assert(le(u64, kv_sealed_bytes(largest), slab));
+    cr_assert(gt(u64, kv_sealed_bytes(largest + 1), slab));
+    kvt_rig_stop(&rig);
+    kvt_rig_config(&rig);
+    rig.conf.staging_bytes = 65536;
+    kvt_rig_start(&rig);
+    cr_assert(eq(u64, stats_now().block_bytes_max, 65536), "the staging memory is the smaller one");
+    kvt_rig_stop(&rig);
+}
+
+Test(engine_limits, tiers_that_need_too_large_an_index_are_refused_with_the_reason)
+{
+    kvt_rig_config(&rig);
+    kvt_rig_start(&rig); /* the control, and what the configuration borrows */
+    struct kv_engine_conf conf = rig.conf;
+    struct kv_errinfo info = {0};
+    struct kv_engine *engine = NULL;
+    conf.blocks_max = UINT32_MAX;
+    cr_assert(eq(int, kv_engine_start(&conf, &info, &engine), KV_E_CONFIG));
+    cr_assert(engine == NULL);
+    cr_assert(strstr(info.text, "make the tiers smaller") != NULL, "%s", info.text);
+    kvt_rig_stop(&rig);
+}
+
 Test(engine_dram, offloaded_blocks_come_back_bit_exact)
 {
     cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 100, 20));
