@@ -23,7 +23,8 @@ static int connect_socket(void)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    strncpy(address.sun_path, rig.fd_socket, sizeof address.sun_path - 1);
+    cr_assert(strlen(rig.fd_socket) < sizeof address.sun_path);
+    memcpy(address.sun_path, rig.fd_socket, strlen(rig.fd_socket) + 1);
     cr_assert(ge(int, fd, 0));
     cr_assert(eq(int, connect(fd, (struct sockaddr *)&address, sizeof address), 0));
     return fd;
