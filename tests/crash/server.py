@@ -160,6 +160,14 @@ class Server:
         with open(os.path.join(self.state, "postgres.socket")) as file:
             return file.read().strip()
 
+    def forget_sockets(self):
+        """A killed server leaves its private database's socket folder for the next start, and there is none."""
+        try:
+            with open(os.path.join(self.state, "postgres.socket")) as file:
+                shutil.rmtree(file.read().strip(), ignore_errors=True)
+        except FileNotFoundError:
+            pass
+
     def dump(self, target):
         """What somebody has who gets at a backup of the database."""
         name = dict(part.split("=", 1) for part in self.db_url.split())["dbname"] if self.db_url else "postgres"

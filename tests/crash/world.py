@@ -29,9 +29,17 @@ class World:
         self.pools = [engine.Pool(*pool) for pool in POOLS]
         self.ledger, self.heads, self.keys, self.clients = Ledger(), {}, {}, []
         self.server = Server(tools.kvrun, self.folder, OPTIONS, cluster.database(name) if cluster else None)
-        if first_fault:
-            self.server.spawn(first_fault)
-            self.ledger.blame(self.server.wait_dead(START_SECONDS), f"{first_fault} did not come by in the first start")
+        try:
+            self.first_start(first_fault)
+        except Exception:
+            self.remove()
+            raise
+
+    def first_start(self, fault):
+        if fault:
+            self.server.spawn(fault)
+            self.ledger.blame(self.server.wait_dead(START_SECONDS), f"{fault} did not come by in the first start")
+            self.server.kill()
         self.server.start()
         self.make_keys()
         self.attach()
@@ -105,4 +113,5 @@ class World:
     def remove(self):
         if self.server.alive():
             self.server.kill()
+        self.server.forget_sockets()
         shutil.rmtree(self.folder, ignore_errors=True)
