@@ -36,7 +36,7 @@ ERASE_STEPS = ("requested", "fenced", "staged", "rekeyed", "destroy", "destroyed
                "certified")
 ROOT_STEPS = ("create-write", "create-done", "activate", "activated", "destroy-write", "destroy-sync")
 TRANSACTIONS = ("erase-request", "erase-take", "erase-fenced", "erase-staged", "erase-rekey", "erase-destroyed",
-                "erase-purged", "erase-check-slots", "erase-verified", "erase-batch-done", "certificate", "bundle")
+                "erase-purged", "erase-path", "erase-check-slots", "erase-verified", "erase-batch-done", "certificate", "bundle")
 
 ERASE_POINTS = {
     **{f"erase/{step}": 2 for step in ERASE_STEPS},
