@@ -75,6 +75,13 @@ static enum kv_cipher_backend cipher(const char *name)
                                           : KV_CIPHER_AUTO;
 }
 
+/* The signals are blocked and read later, so one that waits is a wish to end. */
+static bool asked_to_end(void)
+{
+    sigset_t waiting;
+    return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+}
+
 static KV_RC start_service(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
@@ -101,7 +108,8 @@ static KV_RC start_service(struct server *server)
                                              .watermark_low_percent = (unsigned)conf->watermark_low,
                                              .staging_bytes = conf->staging_bytes,
                                              .cipher = cipher(conf->cipher)},
-                                  .env = server->env};
+                                  .env = server->env,
+                                  .cancelled = asked_to_end};
     return kv_svc_start(&service, &server->info, &server->svc);
 }
 

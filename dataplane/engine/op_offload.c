@@ -231,6 +231,26 @@ bool kv_offload_step(struct lane *lane, struct op *op, uint32_t i)
     return op->blocks[i].step == STEP_NEW ? step_new(lane, op, i) : step_down(lane, op, i);
 }
 
+/* Unless another operation has answered for it since. */
+static void undo_block(struct lane *lane, const struct op *op, uint32_t i)
+{
+    if (!op->blocks[i].fresh) {
+        return;
+    }
+    struct entry *entry = kv_index_find(lane->index, &op->transfer->scope, &op->transfer->block_ids[i]);
+    if (entry != NULL && entry->writer == op->serial && !entry->shared) {
+        kv_room_kill(lane, entry);
+    }
+}
+
+/* Nothing that is not on record stays. */
+void kv_offload_undo(struct lane *lane, struct op *op)
+{
+    for (uint32_t i = 0; i < op->transfer->count; i++) {
+        undo_block(lane, op, i);
+    }
+}
+
 bool kv_offload_blocks_done(struct lane *lane, struct op *op)
 {
     const struct kv_transfer *transfer = op->transfer;
@@ -240,6 +260,8 @@ bool kv_offload_blocks_done(struct lane *lane, struct op *op)
         if (transfer->results[i] == KV_BLOCK_STORED || transfer->results[i] == KV_BLOCK_PRESENT) {
             op->recorded_ids[done++] = transfer->block_ids[i];
             lowest = transfer->tiers[i] > lowest ? (enum kv_tier_id)transfer->tiers[i] : lowest;
+        } else {
+            undo_block(lane, op, i); /* a store that failed is never found later, and is on no record */
         }
     }
     if (done == 0) {
@@ -251,18 +273,4 @@ bool kv_offload_blocks_done(struct lane *lane, struct op *op)
         return false;
     }
     return true;
-}
-
-/* Nothing that is not on record stays, unless another operation has answered for it since. */
-void kv_offload_undo(struct lane *lane, struct op *op)
-{
-    for (uint32_t i = 0; i < op->transfer->count; i++) {
-        if (!op->blocks[i].fresh) {
-            continue;
-        }
-        struct entry *entry = kv_index_find(lane->index, &op->transfer->scope, &op->transfer->block_ids[i]);
-        if (entry != NULL && entry->writer == op->serial && !entry->shared) {
-            kv_room_kill(lane, entry);
-        }
-    }
 }

@@ -133,7 +133,9 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
     }
     rc = kv_route_find(listener->kind, req->method, req->path, req->captures, req->response.allow, &req->route);
     if (rc != KV_OK) {
-        return refuse(req, connection, rc, NULL, upload);
+        rc = rc == KV_E_NOT_FOUND ? kv_fail(&info, rc, "no such route; GET /v1/openapi.yaml has them all")
+                                  : kv_fail(&info, rc, "allowed here: %s", req->response.allow);
+        return refuse(req, connection, rc, &info, upload);
     }
     if (req->route == NULL) {
         req->response.close = upload;
@@ -147,11 +149,26 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
     return MHD_YES;
 }
 
+/* Bodies are read before the key is known, so all of them together have a bound. */
+static bool within_budget(struct kv_req *req, size_t size)
+{
+    uint64_t before = atomic_fetch_add(&req->httpd->body_bytes, size);
+    if (before + size > (uint64_t)KV_MAX_BODIES_BYTES) {
+        atomic_fetch_sub(&req->httpd->body_bytes, size);
+        return false;
+    }
+    req->counted += size;
+    return true;
+}
+
 /* Past the limit the rest is read and dropped for a while, so that the caller gets to read the 413; then the connection
  * ends. */
 static enum MHD_Result take_body(struct kv_req *req, const char *data, size_t *size)
 {
     if (req->body.len + *size > (size_t)KV_MAX_BODY_BYTES || req->drained > 0) {
+        req->drained += *size;
+    } else if (!within_budget(req, *size)) {
+        req->starved = true;
         req->drained += *size;
     } else {
         kv_buf_append(&req->body, data, *size);
@@ -193,6 +210,10 @@ static enum MHD_Result enqueue(struct kv_req *req, struct MHD_Connection *connec
 static enum MHD_Result body_complete(struct kv_req *req, struct MHD_Connection *connection)
 {
     struct kv_errinfo info = {0};
+    if (req->starved) {
+        enum kv_err rc = kv_fail(&info, KV_E_BUSY, "too many request bodies at once; try again");
+        return refuse(req, connection, rc, &info, true);
+    }
     if (req->drained > 0) {
         enum kv_err rc = kv_fail(&info, KV_E_BODY_TOO_LARGE, "at most %d bytes", (int)KV_MAX_BODY_BYTES);
         return refuse(req, connection, rc, &info, true);
@@ -243,7 +264,11 @@ void kv_access_completed(void *ctx, struct MHD_Connection *connection, void **re
                          enum MHD_RequestTerminationCode code)
 {
     struct kv_listener *listener = ctx;
+    const struct kv_req *req = *request;
     (void)code;
+    if (req != NULL) {
+        atomic_fetch_sub(&listener->httpd->body_bytes, req->counted);
+    }
     kv_req_free(*request);
     *request = NULL;
     kv_reaper_request_done(listener->httpd->reaper, connection);

@@ -34,7 +34,8 @@ struct kv_httpd {
     _Atomic(struct kv_svc *) svc; /* NULL until the service is up */
     pthread_t threads[KV_HTTPD_THREADS_MAX];
     unsigned thread_count;
-    atomic_uint running; /* requests between the queue's push and their resume */
+    atomic_ullong body_bytes; /* of all requests at once */
+    atomic_uint running;      /* requests between the queue's push and their resume */
 };
 
 struct kv_svc *kv_httpd_svc(struct kv_httpd *httpd); /* NULL until the service is up */

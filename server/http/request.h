@@ -50,7 +50,9 @@ struct kv_req {
     bool has_bearer, accepts_json, accepts_text, accepts_jose, json_body, head;
     unsigned wait_seconds; /* Prefer: wait */
     struct kv_buf body;
+    uint64_t counted; /* of the body, in the budget of all bodies */
     uint64_t drained;
+    bool starved; /* there was no room in that budget */
     uint64_t begun_ns;
     struct kv_response response;
 };

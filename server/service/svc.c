@@ -198,10 +198,16 @@ static KV_RC wait_for_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_e
             kv_log(KV_LOG_WARN, "service", "waiting-for-database", KV_FT("text", info->text));
             said = true;
         }
+        if (svc->conf.cancelled != NULL && svc->conf.cancelled()) {
+            return kv_fail(info, KV_E_SHUTTING_DOWN, "ended while it waited for the database");
+        }
         struct timespec pause = {.tv_nsec = 100 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }
-    return rc;
+    return rc == KV_E_DB_UNAVAILABLE
+               ? kv_fail(info, rc,
+                         "the database of db.url does not answer; the log's database_unreachable line says why")
+               : rc;
 }
 
 struct cluster_tx {

@@ -28,6 +28,7 @@ struct kv_svc_conf {
     uint64_t journal_bytes_max, journal_lag_max_ns;
     struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
     const struct kv_env *env;
+    bool (*cancelled)(void); /* NULL: never. Asked while the start waits for the database */
 };
 
 /* Puts the metric families of the service and the data plane there, all zero, before the listeners open. */
