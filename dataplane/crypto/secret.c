@@ -101,6 +101,13 @@ static void child_after_fork(void)
     pthread_mutex_unlock(&arena.lock);
 }
 
+/* Rule zero: before main, because a fork that begins before the handlers are there and ends while another thread makes
+ * the arena would leave its child with a lock that nobody opens. */
+__attribute__((constructor)) static void watch_forks(void)
+{
+    arena.fork_handlers = pthread_atfork(lock_before_fork, unlock_after_fork, child_after_fork) == 0;
+}
+
 /* Puts secret memory over the inner pages of a reservation. */
 static bool map_secretmem(uint8_t *inner, size_t bytes)
 {
@@ -177,10 +184,9 @@ static KV_RC arena_init_locked(size_t bytes)
         return KV_E_INVALID_REQUEST;
     }
     size_t count = rounded / sizeof(struct kv_secret);
-    if (!arena.fork_handlers && pthread_atfork(lock_before_fork, unlock_after_fork, child_after_fork) != 0) {
+    if (!arena.fork_handlers) {
         return KV_E_NO_MEMORY;
     }
-    arena.fork_handlers = true;
     uint32_t *next_free = kv_alloc_array(count, sizeof *next_free);
     uint32_t *generations = kv_alloc_array(count, sizeof *generations);
     if (next_free == NULL || generations == NULL || arena_map(rounded) != KV_OK) {
