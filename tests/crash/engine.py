@@ -9,6 +9,8 @@ import mmap
 import os
 import socket
 
+from server import Gone
+
 F_ADD_SEALS, F_SEAL_SHRINK = 1033, 2
 UNTOUCHED = b"\xa5"
 
@@ -47,17 +49,20 @@ class Pool:
 
 
 def hand_over(path, fd):
-    """The token that the server gives for a descriptor."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        connection.settimeout(10)
-        connection.connect(path)
-        connection.sendmsg([b"F"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
-        line = b""
-        while not line.endswith(b"\n"):
-            part = connection.recv(128)
-            if not part:
-                raise ConnectionError("the descriptor socket closed without an answer")
-            line += part
+    """The token that the server gives for a descriptor. Gone when the server died meanwhile."""
+    line = b""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(10)
+            connection.connect(path)
+            connection.sendmsg([b"F"], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [fd]))])
+            while not line.endswith(b"\n"):
+                part = connection.recv(128)
+                if not part:
+                    raise Gone("the descriptor socket closed without an answer")
+                line += part
+    except OSError as error:
+        raise Gone(f"the descriptor socket: {error!r}") from error
     text = line.decode().strip()
     if not text.startswith("tok_"):
         raise ConnectionError(text)
