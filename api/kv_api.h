@@ -58,6 +58,9 @@ enum kv_role {
     KV_ROLE_TENANT_ADMIN = 1 << 1,
     KV_ROLE_ENGINE = 1 << 2,
     KV_ROLE_AUDITOR = 1 << 3,
+    KV_ROLE_SECURITY_OFFICER = 1 << 4, /* loosens policies; never together with operator */
+    KV_ROLE_VIEWER = 1 << 5,           /* reads what operators see */
+    KV_ROLE_METRICS = 1 << 6,          /* scrapes, no more */
 };
 
 /* States of an erasure, in order; the last two are outside of it. */

@@ -13,6 +13,8 @@
 #include "audit/journal.h"
 #include "dataplane/engine/engine.h"
 #include "dataplane/keys/roe.h"
+#include "server/store/page.h"
+#include "server/store/store_once.h"
 
 struct kv_svc;
 struct kv_pg;
@@ -48,7 +50,33 @@ struct kv_principal {
     unsigned roles;           /* mask of enum kv_role */
 };
 
-/* One request's call. The service thread keeps one and reuses it. */
+/* What a conditional request asks of the resource's revision (If-Match). */
+struct kv_match {
+    bool present, any; /* any: "*" */
+    uint64_t rev;
+};
+
+/* An answer as it is kept for its Idempotency-Key; texts and body are borrowed until the transaction ended. */
+struct kv_answer {
+    int status;
+    const char *location, *etag, *content_type; /* "" when absent */
+    struct kv_bytes body;
+    bool secret; /* the body is not kept */
+};
+typedef void kv_render_fn(void *ctx, struct kv_answer *ret_answer);
+
+/* A request that came with an Idempotency-Key. */
+struct kv_once {
+    struct kv_store_once_key key;
+    uint8_t fingerprint[32];
+    bool for_ever; /* kept as long as the database is */
+    bool replay;   /* it was answered before: what follows is that answer */
+    struct kv_store_once kept;
+    struct kv_buf body;
+};
+
+/* One request's call. The service thread keeps one and reuses it. What a handler sets before it calls a use case:
+ * dry_run, match, once, render. */
 struct kv_call {
     struct kv_svc *svc;
     struct kv_pg *pg; /* owned by the thread's worker */
@@ -56,11 +84,26 @@ struct kv_call {
     struct kv_errinfo info;    /* filled where a failure happens */
     struct kv_id erasure;      /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
     uint64_t db_ns, engine_ns; /* time spent waiting, for Server-Timing */
+    char request_id[65];
+    bool has_peer;
+    uint8_t peer[16]; /* the caller's address as IPv6 (IPv4: ::ffff:a.b.c.d); absent on the UNIX socket */
+
+    bool dry_run; /* everything is checked and decided, and rolled back: nothing is written, nothing happens after it */
+    struct kv_match match;
+    struct kv_once *once; /* NULL: none; borrowed */
+    /* Makes the answer from what the use case put into its ret_ parameters; called inside the transaction (once for
+     * each try), so a use case fills them before its transaction function returns. */
+    kv_render_fn *render;
+    void *render_ctx;
 };
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
 void kv_call_done(struct kv_call *call);
 void kv_call_reset(struct kv_call *call); /* before each request */
+
+/* With call->once: was it answered before? Then call->once->replay is true and the answer is there. KV_OK either way;
+ * KV_E_IDEMPOTENCY_MISMATCH when the key was used for another request. */
+KV_RC kv_svc_once_find(struct kv_call *call);
 
 /* --- access ------------------------------------------------------------------------------------------------------ */
 

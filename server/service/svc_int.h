@@ -13,6 +13,7 @@
 #include "dataplane/keys/ktree.h"
 #include "server/service/idmap.h"
 #include "server/service/svc.h"
+#include "server/store/pg.h"
 #include "server/store/store_audit.h"
 #include "server/store/store_erasure.h"
 
@@ -115,6 +116,17 @@ KV_RC svc_may_work(struct kv_svc *svc, struct kv_errinfo *info);
 void svc_quarantine(struct kv_svc *svc, const char *static_reason);
 /* Sleeps until the deadline or the stop; true when stopping. */
 bool svc_sleep(struct kv_svc *svc, uint64_t ns);
+
+/* --- svc_tx.c */
+/* Every change that a caller asks for: one transaction with `fn`, what the Idempotency-Key needs around it, and the
+ * answer that call->render makes. With call->dry_run all of it is rolled back; KV_OK still says that it would have
+ * succeeded, and the caller leaves out what comes after a commit. KV_E_STALE with call->once->replay: another request
+ * with this key ended meanwhile and its answer is there. */
+KV_RC svc_tx(struct kv_call *call, const char *name, kv_pg_tx_fn fn, void *ctx);
+/* In a transaction, on the row that was just locked or read: does its revision satisfy If-Match? */
+KV_RC svc_match(const struct kv_call *call, uint64_t rev, struct kv_errinfo *info);
+/* The role that the caller acts in, for audit entries. */
+const char *svc_role_name(unsigned roles);
 
 /* --- root.c: kroot, the provider and the tree belong together */
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);

@@ -34,7 +34,7 @@ class Route:
 
 def route_table(source):
     text = (Path(source) / "server/http/router.c").read_text()
-    rows = re.findall(r'\{"([A-Z]+)", "([^"]+)", ([^,]+), ([^,]+), kv_h_\w+\}', text)
+    rows = re.findall(r'\{"([A-Z]+)", "([^"]+)", ([^,]+), ([^,]+), kv_h_\w+, \w+\}', text)
     assert len(rows) > 20, "the route table was not understood"
     return [Route(m, p, re.findall(r"\w+", roles), re.findall(r"\w+", flags)) for m, p, roles, flags in rows]
 
