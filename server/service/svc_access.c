@@ -91,7 +91,9 @@ static enum known known_key(struct kv_svc *svc, const char *kid, struct kv_store
     pthread_mutex_lock(&svc->registry_mutex);
     const struct svc_known_key *known = kv_idmap_get(&svc->known_keys, &at);
     if (known != NULL) {
-        how = svc->env->boottime_ns(svc->env->ctx) < known->fresh_until_ns ? KEY_FRESH : KEY_STALE;
+        bool fresh = svc->env->boottime_ns(svc->env->ctx) < known->fresh_until_ns &&
+                     known->stamp == atomic_load(&svc->change_stamp);
+        how = fresh ? KEY_FRESH : KEY_STALE;
         *ret_row = known->row;
     }
     pthread_mutex_unlock(&svc->registry_mutex);
@@ -99,7 +101,7 @@ static enum known known_key(struct kv_svc *svc, const char *kid, struct kv_store
 }
 
 /* Best effort: a key that is not remembered is asked for again. */
-static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row)
+static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row, uint64_t stamp)
 {
     struct kv_id at = kid_as_id(row->kid);
     pthread_mutex_lock(&svc->registry_mutex);
@@ -113,6 +115,7 @@ static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row)
     }
     if (known != NULL) {
         known->row = *row;
+        known->stamp = stamp;
         known->fresh_until_ns = svc->env->boottime_ns(svc->env->ctx) + svc->conf.lease_ns;
     }
     pthread_mutex_unlock(&svc->registry_mutex);
@@ -123,6 +126,7 @@ static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row)
 static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api_key *ret_row)
 {
     struct kv_store_api_key row;
+    uint64_t stamp = atomic_load(&call->svc->change_stamp); /* before the read: a change meanwhile makes it stale */
     enum known how = known_key(call->svc, kid, ret_row);
     if (how == KEY_FRESH) {
         return KV_OK;
@@ -132,7 +136,7 @@ static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api
         return KV_OK;
     }
     if (rc == KV_OK) {
-        remember_key(call->svc, &row);
+        remember_key(call->svc, &row, stamp);
         *ret_row = row;
     }
     return rc;
@@ -177,15 +181,6 @@ struct key_tx {
     const char *secret;
 };
 
-static const char *role_name(unsigned roles)
-{
-    return (roles & KV_ROLE_OPERATOR) != 0       ? "operator"
-           : (roles & KV_ROLE_TENANT_ADMIN) != 0 ? "tenant_admin"
-           : (roles & KV_ROLE_ENGINE) != 0       ? "engine"
-           : (roles & KV_ROLE_AUDITOR) != 0      ? "auditor"
-                                                 : "system";
-}
-
 static KV_RC key_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct key_tx *tx = ctx;
@@ -200,7 +195,7 @@ static KV_RC key_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct kv_audit_event event = {.op = KV_AUDIT_KEY_CREATE,
                                    .tenant = tx->row.tenant,
                                    .actor = tx->call->who.key,
-                                   .actor_role = role_name(tx->call->who.roles),
+                                   .actor_role = svc_role_name(tx->call->who.roles),
                                    .subject = tx->row.id,
                                    .subject_prefix = "key"};
     KV_TRY(svc_audit(tx->call->svc, pg, &event, KV_BYTES(NULL, 0), info));

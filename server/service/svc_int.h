@@ -57,6 +57,7 @@ struct svc_revocation {
 struct svc_known_key {
     struct kv_store_api_key row;
     uint64_t fresh_until_ns; /* CLOCK_BOOTTIME: known under the lease, like everything that transfers need */
+    uint64_t stamp;          /* of svc->change_stamp before it was read */
 };
 
 #define SVC_REVOCATION_RING 4096
@@ -99,6 +100,8 @@ struct kv_svc {
     unsigned eraser_work; /* counts requests; under wake_mutex */
     unsigned erasure_changes;
 
+    atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
+
     atomic_bool stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */
@@ -118,6 +121,8 @@ void svc_quarantine(struct kv_svc *svc, const char *static_reason);
 bool svc_sleep(struct kv_svc *svc, uint64_t ns);
 
 /* --- svc_tx.c */
+/* Policies, tenants or API keys changed, here or elsewhere: call it after the commit. Thread: any. */
+void svc_changed(struct kv_svc *svc);
 /* Every change that a caller asks for: one transaction with `fn`, what the Idempotency-Key needs around it, and the
  * answer that call->render makes. With call->dry_run all of it is rolled back; KV_OK still says that it would have
  * succeeded, and the caller leaves out what comes after a commit. KV_E_STALE with call->once->replay: another request

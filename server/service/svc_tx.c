@@ -100,6 +100,11 @@ KV_RC svc_tx(struct kv_call *call, const char *name, kv_pg_tx_fn fn, void *ctx)
     return rc == KV_E_STALE && change.would ? KV_OK : rc;
 }
 
+void svc_changed(struct kv_svc *svc)
+{
+    atomic_fetch_add(&svc->change_stamp, 1);
+}
+
 KV_RC svc_match(const struct kv_call *call, uint64_t rev, struct kv_errinfo *info)
 {
     if (!call->match.present || call->match.any || call->match.rev == rev) {
