@@ -2,6 +2,7 @@
  * Builds the service bottom-up and takes it down in reverse: keys, journal, engine, database, root of erasure, threads.
  * Must never start half: a failure leaves nothing running.
  */
+#include "server/service/janitor.h"
 #include "server/service/svc_int.h"
 
 #include "dataplane/base/id.h"
@@ -94,6 +95,7 @@ static void init_locks(struct kv_svc *svc)
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&svc->eraser_wake, &attr);
+    pthread_cond_init(&svc->janitor_wake, &attr);
     pthread_cond_init(&svc->erasure_changed, &attr);
     pthread_cond_init(&svc->stopping_wake, &attr);
     pthread_cond_init(&svc->opening_ended, &attr);
@@ -287,6 +289,7 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(start_thread(svc, &svc->lease, "lease", svc_lease_main, info));
     KV_TRY(start_thread(svc, &svc->sequencer, "sequencer", svc_sequencer_main, info));
     KV_TRY(start_thread(svc, &svc->eraser, "eraser", svc_eraser_main, info));
+    KV_TRY(start_thread(svc, &svc->janitor, "janitor", svc_janitor_main, info));
     KV_TRY(svc_fd_socket_open(svc, info));
     return start_thread(svc, &svc->fd_socket, "fd-socket", svc_fd_socket_main, info);
 }
@@ -357,6 +360,7 @@ void kv_svc_begin_stop(struct kv_svc *svc)
     atomic_store(&svc->stopping, true);
     pthread_cond_broadcast(&svc->stopping_wake);
     pthread_cond_broadcast(&svc->eraser_wake);
+    pthread_cond_broadcast(&svc->janitor_wake);
     pthread_cond_broadcast(&svc->erasure_changed);
     pthread_mutex_unlock(&svc->wake_mutex);
 }
@@ -367,6 +371,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_metrics_stop(svc);
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
+    stop_thread(&svc->janitor);
     stop_thread(&svc->eraser);
     svc_lease_stop(svc);
     enum kv_err rc = KV_OK;

@@ -96,9 +96,9 @@ struct kv_svc {
     pthread_cond_t opening_ended;
 
     pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
-    pthread_cond_t eraser_wake, erasure_changed, stopping_wake;
+    pthread_cond_t eraser_wake, janitor_wake, erasure_changed, stopping_wake;
     unsigned eraser_work; /* counts requests; under wake_mutex */
-    unsigned erasure_changes;
+    unsigned erasure_changes, janitor_work;
 
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
@@ -108,7 +108,7 @@ struct kv_svc {
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
-    struct svc_thread lease, eraser, sequencer, fd_socket;
+    struct svc_thread lease, eraser, sequencer, janitor, fd_socket;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
 };
 

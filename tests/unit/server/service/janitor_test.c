@@ -1,0 +1,75 @@
+/* The janitor's steps run at the start, on a signal and again after a failure. */
+#include "dataplane/base/fault.h"
+#include "tests/lib/svc_rig.h"
+
+#include <criterion/criterion.h>
+#include <stdio.h>
+#include <time.h>
+
+TEMP_POSTGRES_HOOKS
+
+static void keep_an_answer(struct kvt_svc *rig, const char *expires)
+{
+    char sql[512];
+    snprintf(sql, sizeof sql,
+             "INSERT INTO kvrun.idempotency (principal, scope, key, fingerprint, status, request_id, created_at,"
+             " expires_at) VALUES (decode(md5(random()::text), 'hex'), decode(repeat('ab', 32), 'hex'), 'k',"
+             " decode(repeat('cd', 32), 'hex'), 201, 'req', now() - interval '2 days', now() + interval '%s')",
+             expires);
+    kvt_db_run(rig, sql);
+}
+
+static bool await_answers(struct kvt_svc *rig, long long count)
+{
+    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    for (unsigned i = 0; i < KVT_WAIT_S * 50; i++) {
+        if (kvt_db_number(rig, "SELECT count(*) FROM kvrun.idempotency") == count) {
+            return true;
+        }
+        nanosleep(&pause, NULL);
+    }
+    return false;
+}
+
+Test(janitor, a_start_deletes_answers_past_their_time_and_no_others)
+{
+    struct kvt_svc rig;
+    kvt_svc_open(&rig);
+    kvt_svc_stop(&rig);
+    keep_an_answer(&rig, "-1 second");
+    keep_an_answer(&rig, "1 hour");
+    kvt_svc_start(&rig);
+    cr_assert(await_answers(&rig, 1));
+    cr_assert_eq(kvt_db_number(&rig, "SELECT count(*) FROM kvrun.idempotency WHERE expires_at > now()"), 1);
+    kvt_svc_done(&rig);
+}
+
+#ifdef KV_FAULTS
+Test(janitor, a_step_that_failed_runs_again)
+{
+    struct kvt_svc rig;
+    kvt_svc_open(&rig);
+    kvt_svc_stop(&rig);
+    keep_an_answer(&rig, "-1 second");
+    kv_fault_set("store/once-expire/commit=fail@1once");
+    kvt_svc_start(&rig);
+    cr_assert(await_answers(&rig, 0));
+    kv_fault_set(NULL);
+    kvt_svc_done(&rig);
+}
+#endif
+
+Test(janitor, is_quiet_in_quarantine)
+{
+    struct kvt_svc rig;
+    kvt_svc_open(&rig);
+    kvt_svc_stop(&rig);
+    keep_an_answer(&rig, "-1 second");
+    kvt_db_run(&rig, "UPDATE kvrun.kroot SET root_id = decode(repeat('77', 16), 'hex')");
+    kvt_svc_start(&rig);
+    cr_assert_not(kvt_svc_check_ok(&rig, "root_key"));
+    const struct timespec pause = {.tv_nsec = 300 * 1000 * 1000};
+    nanosleep(&pause, NULL);
+    cr_assert_eq(kvt_db_number(&rig, "SELECT count(*) FROM kvrun.idempotency"), 1);
+    kvt_svc_done(&rig);
+}
