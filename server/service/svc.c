@@ -169,6 +169,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     }
     KV_TRY(load_instance_id(svc, false, info));
     KV_TRY(kv_id_new(svc->env, &svc->incarnation));
+    KV_TRY(kv_events_new(svc->env, &svc->incarnation, (size_t)KV_MAX_EVENTS_RING, &svc->events));
     KV_TRY(load_sign_keys(svc, info));
     KV_TRY(make_keyring(svc, info));
     struct kv_roe_conf roe = {.provider = svc->conf.root_provider, .path = svc->conf.root_path, .env = svc->env};
@@ -398,6 +399,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     }
     kv_sign_key_free(svc->cert_key);
     kv_sign_key_free(svc->log_key);
+    kv_events_free(svc->events);
     kv_free(svc);
     return rc;
 }

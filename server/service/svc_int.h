@@ -11,6 +11,7 @@
 #define KV_SVC_INT_H
 
 #include "dataplane/keys/ktree.h"
+#include "server/service/event.h"
 #include "server/service/idmap.h"
 #include "server/service/svc.h"
 #include "server/store/pg.h"
@@ -82,6 +83,7 @@ struct kv_svc {
     struct kv_roe *roe;
     struct kv_journal *journal;
     struct kv_sign_key *cert_key, *log_key;
+    struct kv_events *events;
 
     pthread_mutex_t registry_mutex;
     struct kv_idmap sessions, engines, pools;
