@@ -218,7 +218,11 @@ static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
     enum kv_err rc = build_bundle(round, job, parts, &tx.index);
     if (rc == KV_OK) {
         tx.bundle = kv_buf_bytes(&parts->text);
-        rc = kv_pg_tx(round->pg, "bundle", bundle_tx, &tx, &round->info, NULL);
+        bool in_doubt = false;
+        rc = kv_pg_tx(round->pg, "bundle", bundle_tx, &tx, &round->info, &in_doubt);
+        if (in_doubt) { /* the next round may not see this job any more: who waits for it has to look now and again */
+            svc_erasure_publish(round->svc, job);
+        }
     }
     kv_buf_done(&parts->jws);
     kv_buf_done(&parts->note);
@@ -236,6 +240,16 @@ static void clean(struct erase_round *round, const struct kv_store_erasure *job)
            KV_FID("session", "ses", &job->session), KV_FU("blocks", blocks));
 }
 
+static void publish_certificate(const struct erase_round *round, const struct kv_store_erasure *job)
+{
+    struct kv_event event = {.type = KV_EVENT_CERTIFICATE_ISSUED,
+                             .tenant = job->tenant,
+                             .session = job->session,
+                             .subject = job->certificate,
+                             .subject_prefix = "crt"};
+    svc_publish(round->svc, &event);
+}
+
 KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
 {
     KV_TRY(kv_store_erasure_get(round->pg, &job->id, &round->info, job)); /* times and facts as they are stored */
@@ -249,7 +263,8 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
     clean(round, job);
     KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL));
     KV_TRY(bundle(round, job));
-    job->state = KV_ERASURE_CERTIFIED;
+    erase_moved(round, job, KV_ERASURE_CERTIFIED);
+    publish_certificate(round, job);
     svc_metrics_certified(erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
            KV_FID("session", "ses", &job->session));

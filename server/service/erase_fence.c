@@ -121,7 +121,9 @@ KV_RC erase_fence(struct erase_round *round)
     for (size_t i = 0; i < round->job_count; i++) {
         if (revoked[i]) {
             rc = fence_job(round, &round->jobs[i]);
-            round->jobs[i].state = rc == KV_OK ? KV_ERASURE_FENCED : round->jobs[i].state;
+            if (rc == KV_OK) {
+                erase_moved(round, &round->jobs[i], KV_ERASURE_FENCED);
+            }
             erase_put_off(round, rc);
         }
         if (rc == KV_E_DB_UNAVAILABLE) {

@@ -45,6 +45,10 @@ void erase_put_off(struct erase_round *round, enum kv_err rc);
 
 uint64_t erase_now_us(const struct erase_round *round);
 
+/* The commit that moved a job is done: memory follows, and those who watch learn it. */
+void erase_moved(const struct erase_round *round, struct kv_store_erasure *job, enum kv_erasure_state state);
+void erase_all_moved(struct erase_round *round, enum kv_erasure_state from, enum kv_erasure_state to);
+
 /* Every step works on the jobs that are in its state and leaves the others alone. */
 KV_RC erase_fence(struct erase_round *round);
 KV_RC erase_stage(struct erase_round *round);

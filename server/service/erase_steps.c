@@ -128,8 +128,8 @@ KV_RC erase_stage(struct erase_round *round)
     KV_TRY(kv_pg_tx(round->pg, "erase-staged", staged_tx, round, &round->info, NULL));
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_FENCED) {
-            round->jobs[i].state = KV_ERASURE_STAGED;
             round->jobs[i].batch = round->batch.id;
+            erase_moved(round, &round->jobs[i], KV_ERASURE_STAGED);
         }
     }
     ERASE_STEP_FAULT("erase/staged");
@@ -197,9 +197,7 @@ KV_RC erase_rekey(struct erase_round *round)
     }
     KV_TRY(kv_pg_tx(round->pg, "erase-rekey", rekey_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_REKEYED;
-    for (size_t i = 0; i < round->job_count; i++) {
-        round->jobs[i].state = round->jobs[i].state == KV_ERASURE_STAGED ? KV_ERASURE_REKEYED : round->jobs[i].state;
-    }
+    erase_all_moved(round, KV_ERASURE_STAGED, KV_ERASURE_REKEYED);
     ERASE_STEP_FAULT("erase/rekeyed");
     return KV_OK;
 }
@@ -262,9 +260,7 @@ KV_RC erase_destroy(struct erase_round *round)
     round->batch.has_receipt = true;
     round->batch.destroyed_us = tx.receipt.realtime_us;
     memcpy(round->batch.receipt_sha256, tx.receipt.hash, sizeof tx.receipt.hash);
-    for (size_t i = 0; i < round->job_count; i++) {
-        round->jobs[i].state = round->jobs[i].state == KV_ERASURE_REKEYED ? KV_ERASURE_DESTROYED : round->jobs[i].state;
-    }
+    erase_all_moved(round, KV_ERASURE_REKEYED, KV_ERASURE_DESTROYED);
     return KV_OK;
 }
 
@@ -306,9 +302,7 @@ KV_RC erase_purge(struct erase_round *round)
     }
     KV_TRY(kv_pg_tx(round->pg, "erase-purged", purged_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_PURGED;
-    for (size_t i = 0; i < round->job_count; i++) {
-        round->jobs[i].state = round->jobs[i].state == KV_ERASURE_DESTROYED ? KV_ERASURE_PURGED : round->jobs[i].state;
-    }
+    erase_all_moved(round, KV_ERASURE_DESTROYED, KV_ERASURE_PURGED);
     ERASE_STEP_FAULT("erase/purged");
     return KV_OK;
 }

@@ -221,7 +221,7 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
         job->facts.opened_after = 1;
     }
     KV_TRY(kv_pg_tx(round->pg, "erase-verified", verified_tx, &tx, &round->info, NULL));
-    job->state = passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED;
+    erase_moved(round, job, passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED);
     if (job->state == KV_ERASURE_QUARANTINED) {
         svc_metrics_quarantined();
         kv_log(KV_LOG_ERROR, "eraser", "erasure-quarantined", KV_FID("erasure", "era", &job->id),

@@ -30,6 +30,32 @@ void erase_put_off(struct erase_round *round, enum kv_err rc)
     }
 }
 
+void erase_moved(const struct erase_round *round, struct kv_store_erasure *job, enum kv_erasure_state state)
+{
+    job->state = state;
+    svc_erasure_publish(round->svc, job);
+}
+
+void erase_all_moved(struct erase_round *round, enum kv_erasure_state from, enum kv_erasure_state to)
+{
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (round->jobs[i].state == from) {
+            erase_moved(round, &round->jobs[i], to);
+        }
+    }
+}
+
+void svc_erasure_publish(struct kv_svc *svc, const struct kv_store_erasure *row)
+{
+    struct kv_event event = {.type = KV_EVENT_ERASURE_STATE,
+                             .tenant = row->tenant,
+                             .session = row->session,
+                             .subject = row->id,
+                             .subject_prefix = "era",
+                             .state = kv_erasure_state_name(row->state)};
+    svc_publish(svc, &event);
+}
+
 void svc_eraser_signal(struct kv_svc *svc)
 {
     pthread_mutex_lock(&svc->wake_mutex);

@@ -143,6 +143,18 @@ static KV_RC renew(struct kv_svc *svc, unsigned *doubts, struct kv_errinfo *info
     return rc;
 }
 
+/* What a device does by itself, as far as those who watch want to know it. */
+static void watch_tiers(struct kv_svc *svc)
+{
+    struct kv_engine_stats stats;
+    kv_engine_stats(svc->engine, &stats);
+    bool up = stats.nvme.up || stats.nvme.capacity_bytes == 0;
+    if (up != svc->nvme_up) {
+        svc->nvme_up = up;
+        svc_publish(svc, &(struct kv_event){.type = KV_EVENT_TIER_STATE, .name = "nvme", .state = up ? "up" : "down"});
+    }
+}
+
 static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *info)
 {
     bool db_ok = rc != KV_E_DB_UNAVAILABLE;
@@ -164,6 +176,7 @@ static void tick(struct kv_svc *svc, enum kv_err rc, const struct kv_errinfo *in
         kv_ktree_purge(svc->tree); /* the root is unwrapped again when it is needed */
     }
     svc_engines_expire(svc);
+    watch_tiers(svc);
 }
 
 /* Until the next tick, or the end. A stop that has begun is not the end: running requests still need their keys. */

@@ -320,6 +320,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     svc->env = conf->env;
     svc->fd_listener = svc->fd_stop = -1;
     atomic_store(&svc->root_ok, true);
+    svc->nvme_up = true;
     snprintf(svc->log_prefix, sizeof svc->log_prefix, "%.150s/audit", conf->host_name);
     init_locks(svc);
     kv_idmap_init(&svc->sessions);

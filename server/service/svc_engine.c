@@ -94,6 +94,11 @@ static KV_RC add_engine(struct kv_call *call, const struct kv_engine_new *in, st
     return KV_OK;
 }
 
+static void publish(struct kv_svc *svc, enum kv_event_type type, const struct kv_id *tenant, const struct kv_id *engine)
+{
+    svc_publish(svc, &(struct kv_event){.type = type, .tenant = *tenant, .subject = *engine, .subject_prefix = "eng"});
+}
+
 static KV_RC register_locked(struct kv_call *call, const struct kv_engine_new *in, struct kv_engine_view *ret_view)
 {
     struct svc_engine *engine = same_process(call, in);
@@ -117,6 +122,9 @@ KV_RC kv_svc_engine_register(struct kv_call *call, const struct kv_engine_new *i
     pthread_mutex_lock(&call->svc->registry_mutex);
     enum kv_err rc = register_locked(call, in, ret_engine);
     pthread_mutex_unlock(&call->svc->registry_mutex);
+    if (rc == KV_OK && !ret_engine->existed) {
+        publish(call->svc, KV_EVENT_ENGINE_REGISTERED, &call->who.tenant, &ret_engine->id);
+    }
     return rc;
 }
 
@@ -386,7 +394,7 @@ KV_RC kv_svc_engine_remove(struct kv_call *call, const struct kv_id *id)
 }
 
 /* One engine whose lease ran out, taken out of the registry. */
-static bool take_expired(struct kv_svc *svc, struct kv_id *ret_id)
+static bool take_expired(struct kv_svc *svc, struct kv_id *ret_id, struct kv_id *ret_tenant)
 {
     bool found = false;
     size_t position = 0;
@@ -395,6 +403,7 @@ static bool take_expired(struct kv_svc *svc, struct kv_id *ret_id)
          engine = kv_idmap_next(&svc->engines, &position)) {
         if (engine->lease_until_ns <= boottime(svc)) {
             *ret_id = engine->id;
+            *ret_tenant = engine->tenant;
             kv_free(kv_idmap_take(&svc->engines, ret_id));
             found = true;
         }
@@ -420,10 +429,11 @@ static void close_old_tokens(struct kv_svc *svc)
 
 void svc_engines_expire(struct kv_svc *svc)
 {
-    struct kv_id id;
-    while (take_expired(svc, &id)) {
+    struct kv_id id, tenant;
+    while (take_expired(svc, &id, &tenant)) {
         kv_log(KV_LOG_INFO, "service", "engine-lost", KV_FID("engine", "eng", &id));
         close_pools(svc, &id, 0);
+        publish(svc, KV_EVENT_ENGINE_LOST, &tenant, &id);
     }
     close_old_tokens(svc);
 }

@@ -176,6 +176,9 @@ KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, c
     if (KV_FAULT("erase/requested")) {
         return KV_E_INTERNAL;
     }
+    if (!tx->existed) {
+        svc_erasure_publish(call->svc, &tx->row);
+    }
     KV_IGNORE(svc_session_revoke(call->svc, &tx->row.tenant, session, &tx->row.id, kv_now_ns(call->svc->env)),
               "the eraser fences again, with time to wait");
     svc_eraser_signal(call->svc);

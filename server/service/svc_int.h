@@ -110,6 +110,7 @@ struct kv_svc {
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
+    bool nvme_up;                       /* as it was last told; lease thread only */
     struct svc_thread lease, eraser, sequencer, janitor, fd_socket;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
 };
@@ -205,6 +206,7 @@ void *svc_sequencer_main(void *svc);
 void *svc_eraser_main(void *svc);
 void svc_eraser_signal(struct kv_svc *svc);
 void svc_erasure_signal(struct kv_svc *svc); /* a state changed: wakes those that wait for one */
+void svc_erasure_publish(struct kv_svc *svc, const struct kv_store_erasure *row); /* its state, to those who watch */
 
 struct erase_round; /* one batch on its way, see erase_int.h */
 

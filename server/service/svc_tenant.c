@@ -156,6 +156,9 @@ KV_RC kv_svc_session_create(struct kv_call *call, const struct kv_model *model, 
     }
     if (rc == KV_OK) {
         KV_IGNORE(open_new(call, tx), "a session that could not be opened now is opened at its first use");
+        struct kv_event event = {
+            .type = KV_EVENT_SESSION_CREATED, .tenant = tx->row.tenant, .session = tx->row.id, .state = "active"};
+        svc_publish(call->svc, &event);
         *ret_session = (struct kv_session_view){.id = tx->row.id,
                                                 .tenant = tx->row.tenant,
                                                 .state = "active",

@@ -187,12 +187,27 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
     return KV_OK;
 }
 
+/* Of what the data plane was asked to do; what was refused before is in the caller's answer alone. */
+static void publish(struct kv_call *call, const char *kind, const struct kv_blocks_in *in,
+                    const struct kv_blocks_out *out, enum kv_err rc)
+{
+    struct kv_event event = {.type = rc == KV_OK ? KV_EVENT_TRANSFER_COMPLETED : KV_EVENT_TRANSFER_FAILED,
+                             .tenant = call->who.tenant,
+                             .session = in->session,
+                             .name = kind,
+                             .state = rc == KV_OK ? NULL : kv_err_name(rc),
+                             .blocks = rc == KV_OK ? out->done_blocks : in->count,
+                             .bytes = rc == KV_OK ? out->bytes : 0};
+    svc_publish(call->svc, &event);
+}
+
 KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out)
 {
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_OFFLOAD, in, &prepared);
     if (rc == KV_OK) {
         rc = transfer(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
+        publish(call, "offload", in, out, rc);
     }
     prepared_done(&prepared);
     return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
@@ -204,6 +219,7 @@ KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct
     enum kv_err rc = prepare(call, KV_POLICY_RESTORE, in, &prepared);
     if (rc == KV_OK) {
         rc = transfer(call, &prepared, KV_TRANSFER_RESTORE, in, out);
+        publish(call, "restore", in, out, rc);
     }
     prepared_done(&prepared);
     return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
