@@ -142,7 +142,7 @@ KV_RC kv_h_metrics(struct kv_call *call, struct kv_req *req)
 {
     (void)call;
     req->response.content_type = "text/plain; version=0.0.4; charset=utf-8";
-    kv_metric_print(&req->response.body);
+    kv_metric_print(&req->response.body, KV_METRIC_TEXT);
     return KV_OK;
 }
 

@@ -44,7 +44,7 @@ static void *change(void *arg)
         if (i % 500 == 0) {
             struct kv_buf buf;
             kv_buf_init(&buf, 10000);
-            kv_metric_print(&buf);
+            kv_metric_print(&buf, KV_METRIC_TEXT);
             cr_assert(eq(int, kv_buf_check(&buf), KV_OK));
             kv_buf_done(&buf);
             atomic_fetch_add(&m->printed, 1);
@@ -64,7 +64,7 @@ Test(shared_thread, no_count_of_a_metric_is_lost_while_others_print)
     cr_assert(eq(u64, kv_metric_value(m.counter), THREADS * ROUNDS));
     struct kv_buf buf;
     kv_buf_init(&buf, 10000);
-    kv_metric_print(&buf);
+    kv_metric_print(&buf, KV_METRIC_TEXT);
     char expected[64];
     /* Every third observation is 0, 1 or 2: 5,000 of them sum up to 4,999. */
     snprintf(expected, sizeof(expected), "kv_h_sum %d\nkv_h_count %d\n", THREADS * 4999, THREADS * ROUNDS);

@@ -26,14 +26,14 @@ Test(metric, registering_again_gives_the_same_series)
 
 Test(metric, family_with_two_types_stops, .signal = SIGABRT)
 {
-    kv_metric_counter("kv_a", "A.", NULL);
-    kv_metric_gauge("kv_a", "A.", "x=\"1\"");
+    kv_metric_gauge("kv_a", "A.", NULL);
+    kv_metric_histogram("kv_a", "A.", "x=\"1\"", (double[]){1}, 1);
 }
 
 Test(metric, family_with_two_helps_stops, .signal = SIGABRT)
 {
-    kv_metric_counter("kv_a", "A.", NULL);
-    kv_metric_counter("kv_a", "B.", "x=\"1\"");
+    kv_metric_gauge("kv_a", "A.", NULL);
+    kv_metric_gauge("kv_a", "B.", "x=\"1\"");
 }
 
 Test(metric, wrong_verb_for_the_type_stops, .signal = SIGABRT)
@@ -50,15 +50,63 @@ static void fill(int count)
     }
 }
 
-Test(metric, registry_holds_512_series)
+Test(metric, registry_holds_1024_series)
 {
-    fill(512);
-    fill(512); /* the same again */
+    fill(1024);
+    fill(1024); /* the same again */
 }
 
 Test(metric, one_series_more_stops, .signal = SIGABRT)
 {
-    fill(513);
+    fill(1025);
+}
+
+static void fill_families(int count)
+{
+    static char names[129][32];
+    for (int i = 0; i < count; i++) {
+        snprintf(names[i], sizeof names[i], "kv_family_%d", i);
+        kv_metric_gauge(names[i], "One of many.", NULL);
+    }
+}
+
+Test(metric, registry_holds_128_families)
+{
+    fill_families(128);
+}
+
+Test(metric, one_family_more_stops, .signal = SIGABRT)
+{
+    fill_families(129);
+}
+
+Test(metric, counter_without_total_stops, .signal = SIGABRT)
+{
+    kv_metric_counter("kv_a", "A.", NULL);
+}
+
+Test(metric, gauge_with_total_stops, .signal = SIGABRT)
+{
+    kv_metric_gauge("kv_a_total", "A.", NULL);
+}
+
+Test(metric, help_that_would_need_escaping_stops, .signal = SIGABRT)
+{
+    kv_metric_gauge("kv_a", "A \"word\".", NULL);
+}
+
+Test(metric, gauge_is_changed_by_steps)
+{
+    struct kv_metric *gauge = kv_metric_gauge("kv_g", "G.", NULL);
+    kv_metric_set(gauge, 2);
+    kv_metric_change(gauge, 1.5);
+    kv_metric_change(gauge, -3);
+    cr_assert(eq(dbl, kv_metric_number(gauge), 0.5));
+}
+
+Test(metric, bound_of_a_million_stops, .signal = SIGABRT)
+{
+    kv_metric_histogram("kv_h", "H.", NULL, (double[]){1, 1e6}, 2);
 }
 
 Test(metric, histogram_of_20_bounds_is_the_largest)
@@ -104,9 +152,9 @@ Test(metric, refresh_runs_at_each_print_until_taken_off)
     kv_buf_init(&buf, 1000);
     kv_metric_on_print(refresh, &a);
     kv_metric_on_print(refresh, &b);
-    kv_metric_print(&buf);
+    kv_metric_print(&buf, KV_METRIC_TEXT);
     kv_metric_off_print(&a);
-    kv_metric_print(&buf);
+    kv_metric_print(&buf, KV_METRIC_TEXT);
     cr_assert(eq(int, a, 1));
     cr_assert(eq(int, b, 2));
     kv_buf_done(&buf);

@@ -436,7 +436,7 @@ static bool printed(const char *line)
 {
     struct kv_buf text;
     kv_buf_init(&text, 1u << 20);
-    kv_metric_print(&text);
+    kv_metric_print(&text, KV_METRIC_TEXT);
     bool has = strstr((const char *)text.data, line) != NULL;
     kv_buf_done(&text);
     return has;
