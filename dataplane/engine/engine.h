@@ -69,6 +69,7 @@ struct kv_transfer {
     const uint32_t *slots;
     uint32_t tiers_allowed; /* mask of 1 << kv_tier_id, from the policy */
     uint64_t deadline_ns;   /* blocks not begun by then end as TIMEOUT; those begun are finished */
+    uint8_t trace[16];      /* W3C trace id of the request, for exemplars; zero: none */
     /* out */
     enum kv_block_result *results; /* count of them, the caller's memory */
     uint8_t *tiers;                /* count: kv_tier_id a block was put on or came from */
@@ -108,6 +109,9 @@ KV_RC kv_engine_scope_usage(struct kv_engine *engine, const struct kv_id *scope,
 KV_RC kv_engine_scope_blocks(struct kv_engine *engine, const struct kv_id *scope, struct kv_buf *ret_ids);
 /* Scopes that have blocks here; at start the server drops those that are erased or unknown. */
 KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_t max, size_t *ret_count);
+/* The same with what each has; `ret_usages` has room for `max`, too. */
+KV_RC kv_engine_usages(struct kv_engine *engine, struct kv_id *ret_scopes, struct kv_scope_usage *ret_usages,
+                       size_t max, size_t *ret_count);
 
 /* No operation uses the pool any more when it returns; new ones are refused. KV_E_TIMEOUT leaves it refusing. */
 KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint64_t deadline_ns);

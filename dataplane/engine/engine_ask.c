@@ -77,13 +77,22 @@ KV_RC kv_engine_scope_blocks(struct kv_engine *engine, const struct kv_id *scope
     return KV_OK;
 }
 
-KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_t max, size_t *ret_count)
+KV_RC kv_engine_usages(struct kv_engine *engine, struct kv_id *ret_scopes, struct kv_scope_usage *ret_usages,
+                       size_t max, size_t *ret_count)
 {
-    struct control control = {
-        .kind = CONTROL_SCOPES, .deadline_ns = UINT64_MAX, .ret_scopes = ret_scopes, .scopes_max = max};
+    struct control control = {.kind = CONTROL_SCOPES,
+                              .deadline_ns = UINT64_MAX,
+                              .ret_scopes = ret_scopes,
+                              .ret_usages = ret_usages,
+                              .scopes_max = max};
     KV_TRY(kv_engine_ask(engine, &control));
     *ret_count = control.blocks;
     return KV_OK;
+}
+
+KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_t max, size_t *ret_count)
+{
+    return kv_engine_usages(engine, ret_scopes, NULL, max, ret_count);
 }
 
 KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint64_t deadline_ns)

@@ -66,6 +66,7 @@ struct control {
     struct kv_buf *ret_buf;
     uint32_t *ret_lens;
     struct kv_id *ret_scopes;
+    struct kv_scope_usage *ret_usages; /* of ret_scopes; NULL: not asked for */
     size_t scopes_max;
     struct kv_scope_usage usage;
     uint64_t blocks;                   /* out: how many */
@@ -130,6 +131,7 @@ struct op {
 
 struct lane_io {
     struct kv_tier_op tier_op;
+    uint64_t begun_ns;
     struct lane *lane;
     struct entry *entry;
     bool leaving; /* a demotion: frees the dram copy when done */
@@ -138,9 +140,18 @@ struct lane_io {
 
 /* ---- metrics ---- */
 
+enum lane_io_op { LANE_READ, LANE_WRITE, LANE_IO_OPS };
+enum lane_seal_op { LANE_SEAL, LANE_OPEN, LANE_SEAL_OPS };
+/* What of a replica did not verify. */
+enum lane_integrity { INTEGRITY_TAG, INTEGRITY_COMMITMENT, INTEGRITY_LAYOUT, INTEGRITY_LENGTH, INTEGRITY_KINDS };
+
 struct lane_metrics {
-    struct kv_metric *used[2], *capacity[2], *objects[2]; /* dram, nvme */
-    struct kv_metric *integrity[2], *evictions[2];
+    struct kv_metric *used[2], *capacity[2], *objects[2], *up[2]; /* dram, nvme */
+    struct kv_metric *integrity[2][INTEGRITY_KINDS], *evictions[2], *inflight;
+    struct kv_metric *batch[2]; /* direction */
+    struct kv_metric *io_bytes[LANE_IO_OPS], *io_duration[LANE_IO_OPS];
+    struct kv_metric *io_errors[LANE_IO_OPS][2]; /* the drive's, and of what it gave back */
+    struct kv_metric *seal_bytes[LANE_SEAL_OPS], *seal_duration[LANE_SEAL_OPS];
     struct kv_metric *blocks[2][3][KV_BLOCK_FAILED + 1]; /* direction, tier, result; NULL where it cannot be */
     struct kv_metric *bytes[2], *duration[2];
 };
@@ -263,5 +274,8 @@ void kv_stats_register(struct lane_metrics *metrics);
 void kv_stats_block(struct lane *lane, const struct op *op, enum kv_block_result result, uint8_t tier);
 void kv_stats_operation(struct lane *lane, const struct op *op);
 void kv_stats_publish(struct lane *lane);
+void kv_stats_io(struct lane *lane, enum lane_io_op op, uint64_t bytes, uint64_t begun_ns, enum kv_err rc);
+void kv_stats_seal(struct lane *lane, enum lane_seal_op op, uint64_t bytes, uint64_t begun_ns);
+void kv_stats_integrity(struct lane *lane, enum kv_tier_id tier, enum kv_err cause);
 
 #endif

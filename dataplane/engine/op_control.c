@@ -81,6 +81,9 @@ static void scopes(struct lane *lane, struct control *control)
         }
         const struct scope *scope = &index->scopes[index->by_scope.cells[cell] - 1];
         if (!kv_list_empty(&scope->blocks)) {
+            if (control->ret_usages != NULL) {
+                control->ret_usages[control->blocks] = scope->usage;
+            }
             control->ret_scopes[control->blocks++] = scope->id;
         }
     }

@@ -48,8 +48,10 @@ static KV_RC seal(struct lane *lane, struct op *op, uint32_t i, uint8_t *slot)
         return KV_E_INVALID_REQUEST;
     }
     KV_TRY(lane->env->random(lane->env->ctx, salt, sizeof salt));
+    uint64_t begun = kv_now_ns(lane->env);
     KV_TRY(kv_sealed_seal(lane->sealer, op->keys.block, &context, salt, lane->segments, kv_pool_region_count(op->pool),
                           slot));
+    kv_stats_seal(lane, LANE_SEAL, kv_pool_block_bytes(op->pool), begun);
     return KV_FAULT("engine/offload/sealed") ? KV_E_IO : KV_OK;
 }
 

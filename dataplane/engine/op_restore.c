@@ -133,7 +133,7 @@ static bool quarantine(struct lane *lane, struct op *op, uint32_t i, enum kv_err
     kv_log(KV_LOG_ERROR, "engine", "replica_quarantined", KV_FRC(cause),
            KV_FT("tier", entry->slot_verified ? "dram" : "nvme"), KV_FID("session", "ses", &entry->scope_id));
     lane->stats.quarantined++;
-    kv_metric_add(lane->metrics.integrity[entry->slot_verified ? 0 : 1], 1);
+    kv_stats_integrity(lane, entry->slot_verified ? KV_TIER_DRAM : KV_TIER_NVME, cause);
     uint64_t seq = record_integrity(lane, op, entry, cause);
     block->tainted = true;
     if (only_dram) {
@@ -176,9 +176,11 @@ static bool open_block(struct lane *lane, struct op *op, uint32_t i)
         return end(lane, op, i, KV_BLOCK_FAILED);
     }
     lane->budget_bytes -= plaintext < lane->budget_bytes ? plaintext : lane->budget_bytes;
+    uint64_t begun = kv_now_ns(lane->env);
     enum kv_err rc = kv_sealed_open(lane->sealer, op->keys.block, &context, entry->slot, entry->bytes, lane->staging,
                                     lane->staging_bytes, lane->segments, kv_pool_region_count(op->pool));
     if (rc == KV_OK) {
+        kv_stats_seal(lane, LANE_OPEN, plaintext, begun);
         KV_IGNORE((KV_FAULT("engine/restore/opened") ? KV_E_IO : KV_OK), "a place to kill; the page is written by now");
         entry->slot_verified = true;
         entry->get_errors = 0;

@@ -227,6 +227,7 @@ static void put_done(struct kv_tier_op *tier_op, enum kv_err rc)
         lane->leaving_bytes -= entry->bytes;
         lane->write_downs--;
     }
+    kv_stats_io(lane, LANE_WRITE, entry->bytes, io->begun_ns, rc);
     entry->writing = false;
     entry->put_rc = rc;
     if (rc != KV_OK) {
@@ -256,6 +257,7 @@ KV_RC kv_room_put(struct lane *lane, struct entry *entry, bool promised, bool le
         return KV_E_BUSY;
     }
     io->entry = entry;
+    io->begun_ns = kv_now_ns(lane->env);
     io->leaving = leaving;
     io->tier_op = (struct kv_tier_op){.kind = KV_TIER_PUT,
                                       .key = {.scope = entry->scope_id, .block_id = entry->block_id},
@@ -290,6 +292,7 @@ static void get_done(struct kv_tier_op *tier_op, enum kv_err rc)
     struct lane *lane = io->lane;
     struct entry *entry = io->entry;
     uint8_t *slot = tier_op->data;
+    kv_stats_io(lane, LANE_READ, entry->bytes, io->begun_ns, rc);
     io_give(lane, io);
     lane->progress++;
     entry->fetching = false;
@@ -305,7 +308,9 @@ static void get_done(struct kv_tier_op *tier_op, enum kv_err rc)
     kv_dram_give(lane->dram, slot);
     kv_index_touch(lane->index, entry);
     if (!entry->dead && (rc != KV_E_IO || entry->get_errors >= GET_ERRORS_MAX)) {
-        kv_metric_add(lane->metrics.integrity[1], rc != KV_E_IO);
+        if (rc != KV_E_IO) {
+            kv_stats_integrity(lane, KV_TIER_NVME, rc);
+        }
         kv_room_kill(lane, entry);
     }
 }
@@ -324,6 +329,7 @@ KV_RC kv_room_get(struct lane *lane, struct entry *entry)
         return KV_E_BUSY;
     }
     io->entry = entry;
+    io->begun_ns = kv_now_ns(lane->env);
     io->leaving = false;
     io->tier_op = (struct kv_tier_op){.kind = KV_TIER_GET,
                                       .key = {.scope = entry->scope_id, .block_id = entry->block_id},

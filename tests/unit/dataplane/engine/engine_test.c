@@ -253,6 +253,14 @@ Test(engine_dram, questions_about_a_scope_are_answered)
     cr_assert(eq(int, kv_engine_scope_blocks(rig.engine, &rig.scope, &ids), KV_E_LIMIT));
     kv_buf_done(&ids);
     cr_assert(eq(int, kv_engine_scopes(rig.engine, scopes, 4, &count), KV_OK));
+    struct kv_scope_usage usages[4] = {{0}};
+    size_t again = 0;
+    cr_assert(eq(int, kv_engine_usages(rig.engine, scopes, usages, 4, &again), KV_OK));
+    cr_assert(eq(sz, again, count));
+    for (size_t i = 0; i < count; i++) {
+        cr_assert(eq(int, kv_engine_scope_usage(rig.engine, &scopes[i], &usage), KV_OK));
+        cr_assert(eq(int, memcmp(&usage, &usages[i], sizeof usage), 0));
+    }
     cr_assert(eq(sz, count, 1));
     cr_assert(eq(int, memcmp(&scopes[0], &rig.scope, sizeof rig.scope), 0));
 }
@@ -445,13 +453,18 @@ static bool printed(const char *line)
 Test(engine_nvme, every_series_is_there_from_the_start_and_counts)
 {
     cr_assert(printed("kvrun_transfer_blocks_total{direction=\"restore\",tier=\"nvme\",result=\"restored\"} 0"));
-    cr_assert(printed("kvrun_tier_evictions_total{tier=\"dram\"} 0"));
-    cr_assert(printed("kvrun_integrity_failures_total{tier=\"nvme\"} 0"));
+    cr_assert(printed("kvrun_tier_evictions_total{tier=\"dram\",reason=\"capacity\"} 0"));
+    cr_assert(printed("kvrun_integrity_failures_total{tier=\"nvme\",kind=\"tag\"} 0"));
     cr_assert(kvt_store(&rig, KV_WAIT_DURABLE, 0, 3));
     cr_assert(printed("kvrun_transfer_blocks_total{direction=\"offload\",tier=\"nvme\",result=\"stored\"} 3"));
     cr_assert(printed("kvrun_transfer_bytes_total{direction=\"offload\"} 196608"));
     cr_assert(printed("kvrun_transfer_duration_seconds_count{direction=\"offload\"} 1"));
     cr_assert(printed("kvrun_tier_objects{tier=\"nvme\"} 3"));
+    cr_assert(printed("kvrun_tier_up{tier=\"nvme\"} 1"));
+    cr_assert(printed("kvrun_tier_io_duration_seconds_count{tier=\"nvme\",op=\"write\"} 3"));
+    cr_assert(printed("kvrun_seal_bytes_total{op=\"seal\",device=\"host\"} 196608"));
+    cr_assert(printed("kvrun_transfer_batch_blocks_bucket{direction=\"offload\",le=\"4.0\"} 1"));
+    cr_assert(printed("kvrun_transfers_inflight{lane=\"0\"} 0"));
 }
 
 /* Two rigs of the same steps end with the same numbers after the same polls. */
