@@ -6,6 +6,7 @@
 #include "server/service/svc_int.h"
 
 #include "dataplane/base/log.h"
+#include "server/store/store_change.h"
 
 #include <errno.h>
 #include <string.h>
@@ -35,12 +36,14 @@ struct lease_tx {
     bool join;
     struct kv_store_instance seen; /* not for a join */
     struct kv_store_instance row;
+    int64_t change_seq;
 };
 
 static KV_RC lease_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct lease_tx *tx = ctx;
     uint32_t lease_ms = (uint32_t)(tx->svc->conf.lease_ns / KV_MS_NS);
+    KV_TRY(kv_store_change_seq(pg, info, &tx->change_seq));
     if (tx->join) {
         /* Nothing is open here yet, so every revocation up to the head is applied already. */
         int64_t head = 0;
@@ -77,6 +80,7 @@ KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     struct lease_tx tx = {.svc = svc, .join = true};
     KV_TRY(kv_pg_tx(pg, "lease-join", lease_tx, &tx, info, NULL));
     svc->lease_row = tx.row;
+    svc->change_seq = tx.change_seq;
     atomic_store(&svc->db_ok, true);
     atomic_store(&svc->lease_ok, true);
     set_deadline(svc, sent);
@@ -123,6 +127,15 @@ static KV_RC renew_row(struct kv_svc *svc, unsigned *doubts, struct lease_tx *tx
     return rc;
 }
 
+/* With or without a listener: no change stays unseen for longer than a renewal takes to come. */
+static void see_changes(struct kv_svc *svc, int64_t seq)
+{
+    if (seq != svc->change_seq) {
+        svc->change_seq = seq;
+        svc_changed(svc);
+    }
+}
+
 static KV_RC renew(struct kv_svc *svc, unsigned *doubts, struct kv_errinfo *info)
 {
     struct kv_pg *pg = svc->lease.pg;
@@ -134,6 +147,7 @@ static KV_RC renew(struct kv_svc *svc, unsigned *doubts, struct kv_errinfo *info
     enum kv_err rc = renew_row(svc, doubts, &tx, info);
     if (rc == KV_OK) {
         svc->lease_row = tx.row;
+        see_changes(svc, tx.change_seq);
         set_deadline(svc, sent);
     } else if (rc == KV_E_STALE) {
         svc_quarantine(svc,

@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -26,7 +27,12 @@
 
 KV_RC svc_pg_open(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_pg **ret_pg)
 {
-    struct kv_pg_conf conf = {.url = svc->conf.db_url, .application_name = name, .env = svc->env};
+    struct kv_pg_conf conf = {.url = svc->conf.db_url,
+                              .application_name = name,
+                              .statement_timeout_ms = svc->conf.db_statement_timeout_ms,
+                              .lock_timeout_ms = svc->conf.db_lock_timeout_ms,
+                              .prepare = svc->conf.db_prepare,
+                              .env = svc->env};
     return kv_pg_open(&conf, info, ret_pg);
 }
 
@@ -194,7 +200,8 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
 
 static KV_RC wait_for_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
-    uint64_t deadline = kv_now_ns(svc->env) + START_WAIT_NS;
+    uint64_t wait = svc->conf.db_start_wait_ns != 0 ? svc->conf.db_start_wait_ns : START_WAIT_NS;
+    uint64_t deadline = kv_now_ns(svc->env) + wait;
     enum kv_err rc = kv_pg_ping(pg, info);
     for (bool said = false; rc == KV_E_DB_UNAVAILABLE && kv_now_ns(svc->env) < deadline; rc = kv_pg_ping(pg, info)) {
         if (!said) {
@@ -209,7 +216,9 @@ static KV_RC wait_for_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_e
     }
     return rc == KV_E_DB_UNAVAILABLE
                ? kv_fail(info, rc,
-                         "the database of db.url does not answer; the log's database_unreachable line says why")
+                         "no PostgreSQL answered at db.url within %u s: start it there, correct db.url, or leave "
+                         "db.url empty for a private one; the log's database_unreachable line says why",
+                         (unsigned)(wait / KV_S_NS))
                : rc;
 }
 
@@ -291,6 +300,11 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(start_thread(svc, &svc->sequencer, "sequencer", svc_sequencer_main, info));
     KV_TRY(start_thread(svc, &svc->eraser, "eraser", svc_eraser_main, info));
     KV_TRY(start_thread(svc, &svc->janitor, "janitor", svc_janitor_main, info));
+    svc->listener_stop = eventfd(0, EFD_CLOEXEC);
+    if (svc->listener_stop < 0) {
+        return kv_fail(info, KV_E_NO_MEMORY, "no descriptor is left for the listener: raise the limit (ulimit -n)");
+    }
+    KV_TRY(start_thread(svc, &svc->listener, "listener", svc_listener_main, info));
     KV_TRY(svc_fd_socket_open(svc, info));
     return start_thread(svc, &svc->fd_socket, "fd-socket", svc_fd_socket_main, info);
 }
@@ -318,7 +332,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     }
     svc->conf = *conf;
     svc->env = conf->env;
-    svc->fd_listener = svc->fd_stop = -1;
+    svc->fd_listener = svc->fd_stop = svc->listener_stop = -1;
     atomic_store(&svc->root_ok, true);
     svc->nvme_up = true;
     snprintf(svc->log_prefix, sizeof svc->log_prefix, "%.150s/audit", conf->host_name);
@@ -365,6 +379,9 @@ void kv_svc_begin_stop(struct kv_svc *svc)
     pthread_cond_broadcast(&svc->janitor_wake);
     pthread_cond_broadcast(&svc->erasure_changed);
     pthread_mutex_unlock(&svc->wake_mutex);
+    if (svc->listener_stop >= 0) {
+        KV_IGNORE(eventfd_write(svc->listener_stop, 1), "its counter cannot be full");
+    }
 }
 
 KV_RC kv_svc_stop(struct kv_svc *svc)
@@ -374,6 +391,10 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
     stop_thread(&svc->janitor);
+    stop_thread(&svc->listener);
+    if (svc->listener_stop >= 0) {
+        close(svc->listener_stop);
+    }
     stop_thread(&svc->eraser);
     svc_lease_stop(svc);
     enum kv_err rc = KV_OK;

@@ -14,13 +14,16 @@
 #include "dataplane/engine/engine.h"
 #include "dataplane/keys/roe.h"
 #include "server/store/page.h"
+#include "server/store/pg.h"
 #include "server/store/store_once.h"
 
 struct kv_svc;
-struct kv_pg;
 
 struct kv_svc_conf {
-    const char *db_url;       /* libpq connection string */
+    const char *db_url; /* libpq connection string */
+    enum kv_pg_prepare db_prepare;
+    uint32_t db_statement_timeout_ms, db_lock_timeout_ms; /* 0: pg.h's */
+    uint64_t db_start_wait_ns;                            /* how long the start waits for an answer; 0: 30 s */
     bool migrate_auto;        /* apply pending migrations at start; else they refuse the start */
     const char *state_folder; /* ours, 0700: journal, signing keys, sockets */
     const char *root_provider, *root_path;

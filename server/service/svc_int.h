@@ -111,8 +111,10 @@ struct kv_svc {
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
     bool nvme_up;                       /* as it was last told; lease thread only */
-    struct svc_thread lease, eraser, sequencer, janitor, fd_socket;
+    int64_t change_seq;                 /* of the last renewal; the same */
+    struct svc_thread lease, eraser, sequencer, janitor, fd_socket, listener;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
+    int listener_stop;        /* the eventfd that ends the listener for changes */
 };
 
 /* --- svc.c */
@@ -216,6 +218,9 @@ void *svc_lease_main(void *svc);
 /* Two steps of the end: the thread first, because it uses the engine; the lease when nothing uses keys any more. */
 void svc_lease_stop(struct kv_svc *svc);
 void svc_lease_leave(struct kv_svc *svc);
+
+/* --- listener.c */
+void *svc_listener_main(void *svc);
 
 /* --- svc_metrics.c */
 void svc_metrics_start(struct kv_svc *svc); /* once the journal and the keyring are there */

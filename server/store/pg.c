@@ -10,6 +10,7 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 
 static void drop_notice(void *arg, const PGresult *result)
 {
@@ -41,6 +42,8 @@ KV_RC kv_pg_open(const struct kv_pg_conf *conf, struct kv_errinfo *info, struct 
     pg->env = *conf->env;
     pg->statement_timeout_ms = conf->statement_timeout_ms != 0 ? conf->statement_timeout_ms : 5000;
     pg->lock_timeout_ms = conf->lock_timeout_ms != 0 ? conf->lock_timeout_ms : 2000;
+    pg->prepare = conf->prepare;
+    pg->pooled = conf->prepare == KV_PG_PREPARE_OFF;
     pg->url = kv_strdup(conf->url);
     pg->application_name = kv_strdup(conf->application_name != NULL ? conf->application_name : "kvrun");
     if (pg->url == NULL || pg->application_name == NULL) {
@@ -123,34 +126,70 @@ static PGconn *start_connecting(const struct kv_pg *pg)
     return PQconnectStartParams(names, values, 1);
 }
 
-/* Every session setting that results depend on, so that neither the role's nor the database's defaults matter. */
-static KV_RC set_up_session(struct kv_pg *pg)
+void kv_pg_settings(const struct kv_pg *pg, bool local, char ret_sql[KV_PG_SETTINGS_SIZE])
 {
-    char statement[16], lock[16];
-    snprintf(statement, sizeof statement, "%u", pg->statement_timeout_ms);
-    snprintf(lock, sizeof lock, "%u", pg->lock_timeout_ms);
-    const char *const values[] = {statement, lock};
-    const char *sql = "SELECT set_config('search_path', 'kvrun, pg_temp', false),"
-                      " set_config('statement_timeout', $1, false), set_config('lock_timeout', $2, false),"
-                      " set_config('idle_in_transaction_session_timeout', '30000', false),"
-                      " set_config('default_transaction_isolation', 'read committed', false),"
-                      " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN"
-                      " ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, false),"
-                      " set_config('timezone', 'UTC', false), set_config('client_min_messages', 'warning', false)";
-    if (PQsendQueryParams(pg->conn, sql, 2, NULL, values, NULL, NULL, 0) != 1) {
+    const char *is_local = local ? "true" : "false";
+    int len = snprintf(ret_sql, KV_PG_SETTINGS_SIZE,
+                       "SELECT set_config('search_path', 'kvrun, pg_temp', %s),"
+                       " set_config('statement_timeout', '%u', %s), set_config('lock_timeout', '%u', %s),"
+                       " set_config('idle_in_transaction_session_timeout', '30000', %s),"
+                       " set_config('default_transaction_isolation', 'read committed', %s),"
+                       " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN"
+                       " ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, %s),"
+                       " set_config('timezone', 'UTC', %s), set_config('client_min_messages', 'warning', %s)",
+                       is_local, pg->statement_timeout_ms, is_local, pg->lock_timeout_ms, is_local, is_local, is_local,
+                       is_local, is_local, is_local);
+    KV_ASSERT(len > 0 && len < KV_PG_SETTINGS_SIZE);
+}
+
+/* One statement while a connection is set up; NULL: it was lost. Owned. */
+static PGresult *ask(struct kv_pg *pg, const char *sql)
+{
+    if (PQsendQueryParams(pg->conn, sql, 0, NULL, NULL, NULL, NULL, 0) != 1) {
         kv_pg_drop(pg, "session");
-        return KV_E_DB_UNAVAILABLE;
+        return NULL;
     }
     PGresult *result = kv_pg_wait(pg, KV_PG_CONNECT_MS, "session");
+    if (result != NULL && PQresultStatus(result) != PGRES_TUPLES_OK) {
+        PQclear(result);
+        kv_pg_drop(pg, "session");
+        return NULL;
+    }
+    return result;
+}
+
+/* A pooler greets with a process number of its own making, because it does not know yet which server will answer: so
+ * the one of the greeting and the one of the answer differ. */
+static KV_RC find_pooler(struct kv_pg *pg)
+{
+    if (pg->prepare != KV_PG_PREPARE_AUTO || pg->pooled) {
+        return KV_OK;
+    }
+    PGresult *result = ask(pg, "SELECT pg_backend_pid()");
     if (result == NULL) {
         return KV_E_DB_UNAVAILABLE;
     }
-    bool ok = PQresultStatus(result) == PGRES_TUPLES_OK;
+    pg->pooled = strtol(PQgetvalue(result, 0, 0), NULL, 10) != PQbackendPID(pg->conn);
     PQclear(result);
-    if (!ok) {
-        kv_pg_drop(pg, "session");
+    if (pg->pooled) {
+        kv_log(KV_LOG_INFO, "store", "pooler_found", KV_FT("connection", pg->application_name));
     }
-    return ok ? KV_OK : KV_E_DB_UNAVAILABLE;
+    return KV_OK;
+}
+
+/* Every session setting that results depend on, so that neither the role's nor the database's defaults matter. Behind a
+ * pooler the session is not ours: what is set there would be another client's tomorrow. */
+static KV_RC set_up_session(struct kv_pg *pg)
+{
+    char sql[KV_PG_SETTINGS_SIZE];
+    KV_TRY(find_pooler(pg));
+    if (pg->pooled) {
+        return KV_OK;
+    }
+    kv_pg_settings(pg, false, sql);
+    PGresult *result = ask(pg, sql);
+    PQclear(result);
+    return result != NULL ? KV_OK : KV_E_DB_UNAVAILABLE;
 }
 
 static KV_RC attempt(struct kv_pg *pg)
@@ -233,6 +272,11 @@ KV_RC kv_pg_ping(struct kv_pg *pg, struct kv_errinfo *info)
 bool kv_pg_connected(const struct kv_pg *pg)
 {
     return pg->conn != NULL;
+}
+
+bool kv_pg_pooled(const struct kv_pg *pg)
+{
+    return pg->pooled;
 }
 
 bool kv_pg_in_tx(const struct kv_pg *pg)

@@ -13,11 +13,18 @@
 
 struct kv_pg;
 
+enum kv_pg_prepare {
+    KV_PG_PREPARE_AUTO, /* as OFF where a pooler stands in between, else as ON */
+    KV_PG_PREPARE_ON,   /* settings belong to the session, statements are prepared once a connection */
+    KV_PG_PREPARE_OFF,  /* nothing outlives a transaction: works behind a pooler in transaction mode */
+};
+
 struct kv_pg_conf {
     const char *url;               /* postgresql://… or key=value words; never logged, it may hold a password */
     const char *application_name;  /* what pg_stat_activity shows, "kvrun/service-2"; NULL: "kvrun" */
     uint32_t statement_timeout_ms; /* 0: 5,000 */
     uint32_t lock_timeout_ms;      /* 0: 2,000 */
+    enum kv_pg_prepare prepare;
     const struct kv_env *env;
 };
 
@@ -30,6 +37,8 @@ void kv_pg_close(struct kv_pg *pg); /* NULL is fine */
 KV_RC kv_pg_ping(struct kv_pg *pg, struct kv_errinfo *info);
 /* The connection is up as far as is known without asking. */
 bool kv_pg_connected(const struct kv_pg *pg);
+/* Something between here and PostgreSQL hands the server to other clients, too, as far as is known. */
+bool kv_pg_pooled(const struct kv_pg *pg);
 
 /* What runs inside a transaction. May be called several times: it starts from the database's state each time and puts
  * nothing outside of it that a second run would not overwrite. An error other than KV_OK rolls back. */
@@ -55,9 +64,10 @@ void kv_pg_stats(const struct kv_pg *pg, struct kv_pg_stats *ret_stats);
 /* Rules for every kv_store_… function:
  *  - one statement (or two); those that write must run inside kv_pg_tx (else KV_E_INTERNAL), those that read may run
  * outside;
- *  - KV_E_DB_UNAVAILABLE no connection · KV_E_BUSY a lock or statement timeout, or "run it again" inside a transaction
- * (kv_pg_tx does) · KV_E_STALE what was to be replaced is not what was seen · KV_E_INVALID_STATE a constraint of the
- * schema refused it · KV_E_NOT_FOUND / KV_E_MISSING no such row · KV_E_CORRUPT a row that cannot be;
+ *  - KV_E_DB_UNAVAILABLE no connection · KV_E_NO_SPACE the database's disk is full · KV_E_BUSY a lock or statement
+ * timeout, or "run it again" inside a transaction (kv_pg_tx does) · KV_E_STALE what was to be replaced is not what was
+ * seen · KV_E_INVALID_STATE a constraint of the schema refused it · KV_E_NOT_FOUND / KV_E_MISSING no such row ·
+ * KV_E_CORRUPT a row that cannot be;
  *  - after an error inside a transaction `fn` returns it; going on is not possible, except after KV_E_STALE,
  * KV_E_NOT_FOUND, KV_E_MISSING, KV_E_TENANT_EXISTS and KV_E_TENANT_FULL, which leave the transaction usable;
  *  - times are microseconds since 1970 UTC; 0: none. Ids that are all zero: none. */

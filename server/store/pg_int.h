@@ -123,7 +123,8 @@ KV_RC kv_pg_script(struct kv_pg *pg, const char *sql, uint32_t timeout_ms, struc
 
 /* ---- the connection itself (pg.c, pg_wire.c, pg_tx.c) ---- */
 
-#define KV_PG_PREPARED_MAX 128
+#define KV_PG_PREPARED_MAX 256 /* a statement past it runs unprepared */
+#define KV_PG_SETTINGS_SIZE 1024
 #define KV_PG_CONNECT_MS 2000
 #define KV_PG_GRACE_MS 2000 /* past the server's own timeout the connection counts as lost */
 #define KV_PG_BACKOFF_MIN_NS (100 * KV_MS_NS)
@@ -133,6 +134,8 @@ struct kv_pg {
     struct kv_env env;
     char *url, *application_name;
     uint32_t statement_timeout_ms, lock_timeout_ms;
+    enum kv_pg_prepare prepare;
+    bool pooled;  /* nothing may outlive a transaction: settings are its own, statements are not prepared */
     PGconn *conn; /* NULL: not connected */
     const struct kv_pg_query *prepared[KV_PG_PREPARED_MAX];
     size_t prepared_count;
@@ -145,6 +148,10 @@ struct kv_pg {
 
 KV_RC kv_pg_connect(struct kv_pg *pg, struct kv_errinfo *info); /* does nothing when there is a connection */
 void kv_pg_drop(struct kv_pg *pg, const char *why);             /* the connection is lost */
+/* The settings that results depend on, as one SELECT; `local`: for this transaction only. */
+void kv_pg_settings(const struct kv_pg *pg, bool local, char ret_sql[KV_PG_SETTINGS_SIZE]);
+/* BEGIN, with the settings where they are the transaction's own. */
+KV_RC kv_pg_begin(struct kv_pg *pg, struct kv_errinfo *info);
 /* Sends what libpq has queued, waits for the command's end. NULL: the connection was lost and dropped. Owned. */
 PGresult *kv_pg_wait(struct kv_pg *pg, uint32_t timeout_ms, const char *why);
 /* What a failed result means; may drop the connection. Never KV_OK. */

@@ -25,18 +25,25 @@ static bool fault_at(const char *name, const char *step)
 #endif
 }
 
-static KV_RC begin(struct kv_pg *pg, struct kv_errinfo *info)
+static KV_RC begin_once(struct kv_pg *pg, struct kv_errinfo *info)
 {
-    static const char sql[] = "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE";
+    char sql[KV_PG_SETTINGS_SIZE + 64], settings[KV_PG_SETTINGS_SIZE] = "";
+    KV_TRY(kv_pg_connect(pg, info)); /* before it, nobody knows whether there is a pooler */
+    if (pg->pooled) {
+        kv_pg_settings(pg, true, settings);
+    }
+    snprintf(sql, sizeof sql, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s", settings);
+    PGresult *result KV_CLEANUP(kv_pg_result_free) = NULL;
+    return kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
+}
+
+KV_RC kv_pg_begin(struct kv_pg *pg, struct kv_errinfo *info)
+{
     bool had_connection = pg->conn != NULL;
-    PGresult *result = NULL;
-    enum kv_err rc = kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
+    enum kv_err rc = begin_once(pg, info);
     if (rc == KV_E_DB_UNAVAILABLE && had_connection) {
         /* It broke while it was idle; nothing has happened yet, so a new one is as good. */
-        rc = kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
-    }
-    if (rc == KV_OK) {
-        PQclear(result);
+        rc = begin_once(pg, info);
     }
     return rc;
 }
@@ -96,7 +103,7 @@ static KV_RC one_try(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *c
                      bool *ret_in_doubt)
 {
     pg->again = false;
-    KV_TRY(begin(pg, info));
+    KV_TRY(kv_pg_begin(pg, info));
     pg->in_tx = true;
     enum kv_err rc = fn(pg, ctx, info);
     if (rc == KV_OK && pg->conn == NULL) {

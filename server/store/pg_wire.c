@@ -80,12 +80,37 @@ static bool starts(const char *state, const char *prefix)
     return strncmp(state, prefix, strlen(prefix)) == 0;
 }
 
-/* The connection is useless after these: shutdown, another database, a read-only standby, statements that somebody
- * forgot. */
+/* A prepared statement that is not there, or is there already: somebody else uses the server in between. */
+static bool is_pooler(const char *state)
+{
+    return strcmp(state, "26000") == 0 || strcmp(state, "42P05") == 0;
+}
+
+/* The connection is useless after these: shutdown, too many connections, another database, a read-only standby,
+ * statements that somebody forgot. */
 static bool is_loss(const char *state)
 {
-    return starts(state, "08") || starts(state, "57P") || starts(state, "53") || strcmp(state, "25006") == 0 ||
-           strcmp(state, "25P03") == 0 || strcmp(state, "26000") == 0 || strcmp(state, "0A000") == 0;
+    return starts(state, "08") || starts(state, "57P") || strcmp(state, "53300") == 0 || strcmp(state, "25006") == 0 ||
+           strcmp(state, "25P03") == 0 || is_pooler(state) || strcmp(state, "0A000") == 0;
+}
+
+static void note_pooler(struct kv_pg *pg, const char *state)
+{
+    if (!is_pooler(state) || pg->pooled) {
+        return;
+    }
+    pg->pooled = pg->prepare == KV_PG_PREPARE_AUTO;
+    kv_log(KV_LOG_WARN, "store", "prepared_statements_are_lost", KV_FT("connection", pg->application_name),
+           KV_FT("text", pg->pooled ? "a pooler shares the server: going on without them"
+                                    : "a pooler shares the server: set db.prepare to auto or off"));
+}
+
+static KV_RC explain_shortage(const char *state, struct kv_errinfo *info)
+{
+    if (strcmp(state, "53100") == 0) {
+        return kv_fail(info, KV_E_NO_SPACE, "the database's disk is full: free space there; nothing was changed");
+    }
+    return kv_fail(info, KV_E_BUSY, "the database is short of memory or at a limit of its own; repeat the request");
 }
 
 static KV_RC explain_refusal(const PGresult *result, const char *state, struct kv_errinfo *info)
@@ -112,6 +137,9 @@ static KV_RC explain_refusal(const PGresult *result, const char *state, struct k
 KV_RC kv_pg_explain(struct kv_pg *pg, const PGresult *result, struct kv_errinfo *info)
 {
     const char *state = PQresultErrorField(result, PG_DIAG_SQLSTATE);
+    if (state != NULL) {
+        note_pooler(pg, state);
+    }
     if (state == NULL || is_loss(state)) {
         kv_pg_drop(pg, state != NULL ? "refused" : "protocol");
         return kv_pg_unavailable(info);
@@ -123,7 +151,7 @@ KV_RC kv_pg_explain(struct kv_pg *pg, const PGresult *result, struct kv_errinfo 
     if (strcmp(state, "55P03") == 0 || strcmp(state, "57014") == 0) {
         return kv_fail(info, KV_E_BUSY, "the database took too long; repeat the request");
     }
-    return explain_refusal(result, state, info);
+    return starts(state, "53") ? explain_shortage(state, info) : explain_refusal(result, state, info);
 }
 
 static KV_RC finish(struct kv_pg *pg, const char *name, struct kv_errinfo *info, PGresult **ret_result)
@@ -154,10 +182,6 @@ static bool is_prepared(const struct kv_pg *pg, const struct kv_pg_query *query)
 static KV_RC prepare(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                      struct kv_errinfo *info)
 {
-    if (is_prepared(pg, query)) {
-        return KV_OK;
-    }
-    KV_ASSERT(pg->prepared_count < KV_PG_PREPARED_MAX);
     if (PQsendPrepare(pg->conn, query->name, query->sql, args->count, args->types) != 1) {
         kv_pg_drop(pg, query->name);
         return kv_pg_unavailable(info);
@@ -169,6 +193,25 @@ static KV_RC prepare(struct kv_pg *pg, const struct kv_pg_query *query, const st
     return KV_OK;
 }
 
+static KV_RC send(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
+                  struct kv_errinfo *info)
+{
+    bool prepared = !pg->pooled && is_prepared(pg, query);
+    if (!prepared && !pg->pooled && pg->prepared_count < KV_PG_PREPARED_MAX) {
+        KV_TRY(prepare(pg, query, args, info));
+        prepared = true;
+    }
+    int sent = prepared ? PQsendQueryPrepared(pg->conn, query->name, args->count, args->values, args->lengths,
+                                              args->formats, 1)
+                        : PQsendQueryParams(pg->conn, query->sql, args->count, args->types, args->values, args->lengths,
+                                            args->formats, 1);
+    if (sent != 1) {
+        kv_pg_drop(pg, query->name);
+        return kv_pg_unavailable(info);
+    }
+    return KV_OK;
+}
+
 static KV_RC run(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                  struct kv_errinfo *info, PGresult **ret_result)
 {
@@ -176,22 +219,40 @@ static KV_RC run(struct kv_pg *pg, const struct kv_pg_query *query, const struct
         return kv_fail(info, KV_E_INVALID_REQUEST, "a number is outside of what the database can hold");
     }
     KV_TRY(kv_pg_connect(pg, info));
-    KV_TRY(prepare(pg, query, args, info));
-    if (PQsendQueryPrepared(pg->conn, query->name, args->count, args->values, args->lengths, args->formats, 1) != 1) {
-        kv_pg_drop(pg, query->name);
-        return kv_pg_unavailable(info);
-    }
+    KV_TRY(send(pg, query, args, info));
     return finish(pg, query->name, info, ret_result);
+}
+
+/* Behind a pooler even one read needs a transaction: its settings live in one. */
+static KV_RC run_alone(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
+                       struct kv_errinfo *info, PGresult **ret_result)
+{
+    KV_TRY(kv_pg_connect(pg, info));
+    if (!pg->pooled || pg->in_tx) {
+        return run(pg, query, args, info, ret_result);
+    }
+    PGresult *ended = NULL, *result = NULL;
+    KV_TRY(kv_pg_begin(pg, info));
+    enum kv_err rc = run(pg, query, args, info, &result);
+    if (pg->conn != NULL &&
+        kv_pg_script(pg, rc == KV_OK ? "COMMIT" : "ROLLBACK", pg->statement_timeout_ms, NULL, &ended) != KV_OK) {
+        kv_pg_drop(pg, query->name); /* what was read is read; the pooler takes its server back */
+    }
+    PQclear(ended);
+    if (rc == KV_OK) {
+        *ret_result = result;
+    }
+    return rc;
 }
 
 KV_RC kv_pg_read(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                  struct kv_errinfo *info, PGresult **ret_result)
 {
     bool had_connection = pg->conn != NULL;
-    enum kv_err rc = run(pg, query, args, info, ret_result);
+    enum kv_err rc = run_alone(pg, query, args, info, ret_result);
     if (rc == KV_E_DB_UNAVAILABLE && had_connection && !pg->in_tx) {
         /* A connection that broke while nobody used it shows only now. */
-        rc = run(pg, query, args, info, ret_result);
+        rc = run_alone(pg, query, args, info, ret_result);
     }
     return rc;
 }

@@ -1,6 +1,7 @@
 /* The instance's lease: what works without the database and how long, clones, a second instance. */
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
+#include "server/service/svc_int.h"
 #include "tests/lib/svc_rig.h"
 
 #include <criterion/criterion.h>
@@ -28,6 +29,15 @@ static void close_all(void)
 {
     kvt_engine_close(&engine);
     kvt_svc_done(&rig);
+}
+
+static bool stamp_moves(unsigned long long before, uint64_t within_ns)
+{
+    uint64_t deadline = kv_now_ns(&kv_env_system) + within_ns;
+    while (atomic_load(&rig.svc->change_stamp) == before && kv_now_ns(&kv_env_system) < deadline) {
+        usleep(5000);
+    }
+    return atomic_load(&rig.svc->change_stamp) != before;
 }
 
 Test(lease, transfers_go_on_without_the_database_until_it_ends_and_then_heal)
@@ -87,6 +97,36 @@ Test(lease, is_renewed_while_the_database_answers)
 }
 
 /* Requests that run when the stop begins still need their keys. */
+/* Nobody told anything, as behind a pooler: the renewal compares the number. */
+Test(lease, change_by_another_is_seen_at_the_next_renewal)
+{
+    open_with_lease(2 * KV_S_NS);
+    unsigned long long before = atomic_load(&rig.svc->change_stamp);
+    kvt_db_run(&rig, "update kvrun.change_head set seq = seq + 1");
+    cr_assert(stamp_moves(before, 2 * KV_S_NS));
+    /* And nothing is read again for nothing: without a change the stamp stays over several renewals. */
+    before = atomic_load(&rig.svc->change_stamp);
+    cr_assert(not(stamp_moves(before, 2 * KV_S_NS)));
+    close_all();
+}
+
+Test(lease, notification_is_heard_long_before_the_next_renewal)
+{
+    open_with_lease(60 * KV_S_NS);
+    unsigned long long before = atomic_load(&rig.svc->change_stamp);
+    kvt_db_run(&rig, "notify kvrun, '1'");
+    cr_assert(stamp_moves(before, 5 * KV_S_NS));
+    /* A listener that was cut off is back at once, and takes everything for changed. */
+    before = atomic_load(&rig.svc->change_stamp);
+    kvt_db_run(&rig, "select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'kvrun/listener'"
+                     " and datname = current_database()");
+    cr_assert(stamp_moves(before, 2 * KV_S_NS));
+    before = atomic_load(&rig.svc->change_stamp);
+    kvt_db_run(&rig, "notify kvrun, '2'");
+    cr_assert(stamp_moves(before, 2 * KV_S_NS));
+    close_all();
+}
+
 Test(lease, is_kept_up_while_a_stop_is_under_way_and_ends_with_it)
 {
     open_with_lease(KV_S_NS);

@@ -2,6 +2,7 @@
 #include "server/store/pg.h"
 
 #include "dataplane/base/fault.h"
+#include "server/store/listen.h"
 #include "server/store/pg_int.h"
 #include "server/store/private_cluster.h"
 #include "tests/lib/temp_postgres.h"
@@ -11,6 +12,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -268,6 +270,186 @@ Test(pg, statement_timeout_is_busy_and_the_connection_lives)
     cr_assert(eq(int, temp_postgres_run(pg, "select pg_sleep(5)"), KV_E_BUSY));
     cr_assert(kv_pg_connected(pg));
     cr_assert(eq(int, kv_pg_ping(pg, &info), KV_OK));
+    kv_pg_close(pg);
+}
+
+/* ---- without anything that outlives a transaction, as behind a pooler ---- */
+
+static struct kv_pg *open_with(const char *url, enum kv_pg_prepare prepare)
+{
+    struct kv_pg *pg = NULL;
+    struct kv_errinfo info = {0};
+    struct kv_pg_conf conf = {.url = url, .application_name = "test", .prepare = prepare, .env = &kv_env_system};
+    cr_assert(eq(int, kv_pg_open(&conf, &info, &pg), KV_OK), "%s", info.text);
+    return pg;
+}
+
+static int64_t ask_number(struct kv_pg *pg, const char *sql)
+{
+    PGresult *result = NULL;
+    struct kv_errinfo info = {0};
+    cr_assert(eq(int, kv_pg_script(pg, sql, 5000, &info, &result), KV_OK), "%s", info.text);
+    int64_t number = strtoll(PQgetvalue(result, 0, 0), NULL, 10);
+    PQclear(result);
+    return number;
+}
+
+Test(pg, without_preparing_nothing_stays_in_the_session)
+{
+    const char *url = temp_postgres_url();
+    kv_pg_close(with_table(url));
+    struct kv_pg *pg = open_with(url, KV_PG_PREPARE_OFF);
+    struct kv_errinfo info = {0};
+    struct work work = {.x = 5};
+    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK), "%s", info.text);
+    cr_assert(eq(i64, sum(pg), 5)); /* a read of its own finds the schema, too */
+    cr_assert(kv_pg_pooled(pg));
+    cr_assert(eq(i64, ask_number(pg, "select count(*) from pg_prepared_statements"), 0));
+    cr_assert(eq(i64, ask_number(pg, "select (current_setting('search_path') like 'kvrun%')::int"), 0));
+    cr_assert(eq(i64, ask_number(pg, "select (now() = statement_timestamp())::int"), 1), "a transaction is left open");
+    kv_pg_close(pg);
+}
+
+Test(pg, without_a_pooler_nobody_thinks_that_there_is_one)
+{
+    const char *url = temp_postgres_url();
+    struct kv_pg *pg = with_table(url);
+    cr_assert(eq(i64, sum(pg), 0));
+    cr_assert(not(kv_pg_pooled(pg)));
+    cr_assert(eq(i64, ask_number(pg, "select count(*) from pg_prepared_statements where name = 't_sum'"), 1));
+    kv_pg_close(pg);
+}
+
+/* What a pooler does that the greeting did not show: the statements are another session's. */
+Test(pg, lost_prepared_statements_are_done_without_from_then_on)
+{
+    const char *url = temp_postgres_url();
+    struct kv_pg *pg = with_table(url);
+    cr_assert(eq(i64, sum(pg), 0));
+    cr_assert(eq(int, temp_postgres_run(pg, "deallocate all"), KV_OK));
+    cr_assert(eq(i64, sum(pg), 0)); /* a read heals in the same call */
+    cr_assert(kv_pg_pooled(pg));
+    kv_pg_close(pg);
+    pg = open_with(url, KV_PG_PREPARE_ON);
+    cr_assert(eq(i64, sum(pg), 0));
+    cr_assert(eq(int, temp_postgres_run(pg, "deallocate all"), KV_OK));
+    cr_assert(eq(i64, sum(pg), 0));
+    cr_assert(not(kv_pg_pooled(pg)), "it was told to prepare");
+    kv_pg_close(pg);
+}
+
+Test(pg, statements_past_the_table_run_unprepared)
+{
+    static struct kv_pg_query many[KV_PG_PREPARED_MAX + 1];
+    static char many_names[KV_PG_PREPARED_MAX + 1][24];
+    struct kv_pg *pg = with_table(temp_postgres_url());
+    struct kv_errinfo info = {0};
+    struct kv_pg_args args = {0};
+    for (int i = 0; i <= KV_PG_PREPARED_MAX; i++) {
+        int64_t one_row = 0;
+        snprintf(many_names[i], sizeof many_names[i], "many_%d", i);
+        many[i] = (struct kv_pg_query){many_names[i], "SELECT 1::bigint"};
+        struct kv_pg_one one = {.query = &many[i], .args = &args, .none = KV_E_CORRUPT, .none_text = "none"};
+        cr_assert(eq(int, kv_pg_fetch_one(pg, &one, fill_i64, &one_row, &info), KV_OK), "%d: %s", i, info.text);
+        cr_assert(eq(i64, one_row, 1));
+    }
+    cr_assert(eq(i64, ask_number(pg, "select count(*) from pg_prepared_statements"), KV_PG_PREPARED_MAX));
+    kv_pg_close(pg);
+}
+
+/* ---- shortage is not loss ---- */
+
+static void expect_shortage(const char *state, enum kv_err expected)
+{
+    char sql[160];
+    struct kv_pg *pg = with_table(temp_postgres_url());
+    struct kv_errinfo info = {0};
+    snprintf(sql, sizeof sql, "do $$ begin raise exception 'x' using errcode = '%s'; end $$", state);
+    struct work work = {.x = 1, .sql = sql};
+    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), expected), "%s", info.text);
+    struct kv_pg_stats stats;
+    kv_pg_stats(pg, &stats);
+    cr_assert(eq(u64, stats.losses, expected == KV_E_DB_UNAVAILABLE), "%s", state);
+    work.sql = NULL;
+    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK), "%s", info.text);
+    kv_pg_close(pg);
+}
+
+Test(pg, full_disk_is_said_and_the_connection_stays)
+{
+    expect_shortage("53100", KV_E_NO_SPACE);
+}
+
+Test(pg, other_shortages_are_busy_and_the_connection_stays)
+{
+    expect_shortage("53200", KV_E_BUSY);
+    expect_shortage("53400", KV_E_BUSY);
+}
+
+Test(pg, too_many_connections_are_a_loss)
+{
+    expect_shortage("53300", KV_E_DB_UNAVAILABLE);
+}
+
+/* ---- listening ---- */
+
+static enum kv_err listen_wait(struct kv_pg *pg, uint32_t timeout_ms, bool *ret_told)
+{
+    struct kv_errinfo info = {0};
+    return kv_pg_listen_wait(pg, -1, timeout_ms, &info, ret_told);
+}
+
+Test(pg, listener_is_told_and_notices_its_end)
+{
+    const char *url = temp_postgres_url();
+    struct kv_pg *pg = with_table(url), *other = temp_postgres_connect(url, "other");
+    struct kv_errinfo info = {0};
+    bool told = true;
+    cr_assert(eq(int, kv_pg_listen(pg, &info), KV_OK), "%s", info.text);
+    cr_assert(eq(int, listen_wait(pg, 1, &told), KV_OK));
+    cr_assert(not(told), "nobody told anything");
+    cr_assert(eq(int, temp_postgres_run(other, "notify kvrun, '7'"), KV_OK));
+    cr_assert(eq(int, listen_wait(pg, 10000, &told), KV_OK));
+    cr_assert(told);
+    /* One that arrives with the answer to something else is not overlooked. */
+    cr_assert(eq(int, temp_postgres_run(other, "notify kvrun, '8'"), KV_OK));
+    cr_assert(eq(int, kv_pg_ping(pg, &info), KV_OK));
+    cr_assert(eq(int, listen_wait(pg, 10000, &told), KV_OK));
+    cr_assert(told);
+    cr_assert(eq(int,
+                 temp_postgres_run(other, "select pg_terminate_backend(pid, 5000) from pg_stat_activity"
+                                          " where application_name = 'test' and datname = current_database()"),
+                 KV_OK));
+    enum kv_err rc = KV_OK;
+    for (int i = 0; i < 3 && rc == KV_OK; i++) { /* the good-bye may come before the end */
+        rc = listen_wait(pg, 10000, &told);
+    }
+    cr_assert(eq(int, rc, KV_E_DB_UNAVAILABLE));
+    cr_assert(eq(int, kv_pg_listen(pg, &info), KV_OK), "%s", info.text);
+    kv_pg_close(other);
+    kv_pg_close(pg);
+}
+
+Test(pg, listener_is_woken_by_its_descriptor)
+{
+    struct kv_pg *pg = with_table(temp_postgres_url());
+    struct kv_errinfo info = {0};
+    bool told = true;
+    int wake = eventfd(1, EFD_CLOEXEC);
+    cr_assert(eq(int, kv_pg_listen(pg, &info), KV_OK));
+    uint64_t begun = kv_now_ns(&kv_env_system);
+    cr_assert(eq(int, kv_pg_listen_wait(pg, wake, 60000, &info, &told), KV_OK));
+    cr_assert(not(told));
+    cr_assert(lt(u64, kv_now_ns(&kv_env_system) - begun, 30 * KV_S_NS));
+    close(wake);
+    kv_pg_close(pg);
+}
+
+Test(pg, nobody_listens_through_a_pooler)
+{
+    struct kv_pg *pg = open_with(temp_postgres_url(), KV_PG_PREPARE_OFF);
+    struct kv_errinfo info = {0};
+    cr_assert(eq(int, kv_pg_listen(pg, &info), KV_E_UNSUPPORTED));
     kv_pg_close(pg);
 }
 
