@@ -43,6 +43,11 @@ static const char *db_url(const struct server *server)
     return server->cluster == NULL ? server->conf->db_url : kv_private_cluster_url(server->cluster);
 }
 
+static enum kv_match_rule match_rule(const char *name)
+{
+    return strcmp(name, "all") == 0 ? KV_MATCH_ALL : strcmp(name, "policy") == 0 ? KV_MATCH_POLICY : KV_MATCH_NONE;
+}
+
 static KV_RC start_httpd(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
@@ -53,6 +58,12 @@ static KV_RC start_httpd(struct server *server)
                                  .threads = (unsigned)conf->service_threads,
                                  .header_timeout_ms = conf->http_header_timeout_ms,
                                  .idle_timeout_ms = conf->http_idle_timeout_ms,
+                                 .cors_origins = conf->http_cors_origins,
+                                 .require_idempotency_key = strcmp(conf->http_require_idempotency_key, "true") == 0,
+                                 .require_if_match = match_rule(conf->http_require_if_match),
+                                 .rates = {.usual = (unsigned)conf->rate_default,
+                                           .erase = (unsigned)conf->rate_erase,
+                                           .peer = (unsigned)conf->rate_public},
                                  .env = server->env};
     enum kv_err rc = kv_httpd_start(&http, &server->info, &server->httpd);
     if (rc != KV_OK &&

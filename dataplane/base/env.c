@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/random.h>
 #include <time.h>
 
@@ -76,4 +77,61 @@ void kv_time_text(uint64_t realtime_us, char text[28])
     for (unsigned i = 0; i < 28; i++) {
         text[i] = line[i];
     }
+}
+
+/* `len` digits at `p`; -1 when they are not. */
+static int digits(const char *p, int len)
+{
+    int number = 0;
+    for (int i = 0; i < len; i++) {
+        if (p[i] < '0' || p[i] > '9') {
+            return -1;
+        }
+        number = number * 10 + (p[i] - '0');
+    }
+    return number;
+}
+
+/* ".d" to ".dddddd" at `p`, or nothing. -1 when it is neither; *ret_end is behind it. */
+static int micros(const char *p, const char **ret_end)
+{
+    int number = 0, len = 0;
+    if (*p == '.') {
+        for (p++; *p >= '0' && *p <= '9' && len < 7; p++, len++) {
+            number = number * 10 + (*p - '0');
+        }
+        if (len == 0 || len > 6) {
+            return -1;
+        }
+    }
+    for (; len < 6; len++) {
+        number *= 10;
+    }
+    *ret_end = p;
+    return number;
+}
+
+KV_RC kv_time_parse(const char *text, uint64_t *ret_realtime_us)
+{
+    if (strnlen(text, 20) < 20 || text[4] != '-' || text[7] != '-' || text[10] != 'T' || text[13] != ':' ||
+        text[16] != ':') {
+        return KV_E_INVALID_REQUEST;
+    }
+    struct tm tm = {.tm_year = digits(text, 4) - 1900,
+                    .tm_mon = digits(text + 5, 2) - 1,
+                    .tm_mday = digits(text + 8, 2),
+                    .tm_hour = digits(text + 11, 2),
+                    .tm_min = digits(text + 14, 2),
+                    .tm_sec = digits(text + 17, 2)};
+    struct tm asked = tm;
+    const char *end = text;
+    int us = micros(text + 19, &end);
+    time_t seconds = timegm(&tm); /* moves what is out of range into the next unit, and so it shows */
+    if (us < 0 || strcmp(end, "Z") != 0 || asked.tm_year < 70 || asked.tm_hour < 0 || asked.tm_min < 0 ||
+        asked.tm_sec < 0 || tm.tm_mon != asked.tm_mon || tm.tm_mday != asked.tm_mday || tm.tm_hour != asked.tm_hour ||
+        tm.tm_min != asked.tm_min || tm.tm_sec != asked.tm_sec) {
+        return KV_E_INVALID_REQUEST;
+    }
+    *ret_realtime_us = (uint64_t)seconds * 1000000 + (uint64_t)us;
+    return KV_OK;
 }

@@ -35,5 +35,8 @@ static inline struct timespec kv_timespec_of(uint64_t ns)
 
 /* "2026-11-30T17:18:18.000000Z"; `text` has room for 28. */
 void kv_time_text(uint64_t realtime_us, char text[28]);
+/* RFC 3339 in UTC with `T` and `Z`, seconds and up to six decimals, 1970 to 9999: KV_E_INVALID_REQUEST for everything
+ * else, a leap second among it. */
+KV_RC kv_time_parse(const char *text, uint64_t *ret_realtime_us);
 
 #endif

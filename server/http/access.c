@@ -13,6 +13,7 @@
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
+#include "server/http/headers.h"
 #include "server/http/problem.h"
 #include "server/http/reaper.h"
 #include "server/http/worker.h"
@@ -23,39 +24,10 @@
 
 /* --- answering --------------------------------------------------------------------------------------------------- */
 
-static void add_header(struct MHD_Response *response, const char *name, const char *value)
+static void add_header(void *ctx, const char *name, const char *value)
 {
-    if (MHD_add_response_header(response, name, value) != MHD_YES) {
+    if (MHD_add_response_header(ctx, name, value) != MHD_YES) {
         kv_log(KV_LOG_WARN, "http", "header-not-added", KV_FT("name", name));
-    }
-}
-
-static void add_headers(struct MHD_Response *response, const struct kv_req *req)
-{
-    const struct kv_response *answer = &req->response;
-    char text[32];
-    add_header(response, "X-Request-Id", req->request_id[0] == '\0' ? "none" : req->request_id);
-    add_header(response, "X-Content-Type-Options", "nosniff");
-    add_header(response, "Cache-Control", "no-store");
-    add_header(response, "Referrer-Policy", "no-referrer");
-    if (answer->content_type != NULL && answer->status != 204) {
-        add_header(response, "Content-Type", answer->content_type);
-    }
-    if (answer->status == 401) {
-        add_header(response, "WWW-Authenticate", "Bearer realm=\"kvrun\", error=\"invalid_token\"");
-    }
-    if (answer->retry_after_seconds > 0) {
-        snprintf(text, sizeof text, "%u", answer->retry_after_seconds);
-        add_header(response, "Retry-After", text);
-    }
-    if (answer->location[0] != '\0') {
-        add_header(response, "Location", answer->location);
-    }
-    if (answer->allow[0] != '\0') {
-        add_header(response, "Allow", answer->allow);
-    }
-    if (answer->close) {
-        add_header(response, "Connection", "close");
     }
 }
 
@@ -65,12 +37,12 @@ static enum MHD_Result send_answer(struct kv_req *req, struct MHD_Connection *co
     KV_ASSERT(req->state == KV_REQ_ANSWERED);
     req->state = KV_REQ_DONE;
     kv_http_count(req, kv_now_ns(req->httpd->conf.env));
-    size_t len = req->response.status == 204 ? 0 : body->len;
+    size_t len = req->response.status == 204 || req->response.status == 304 ? 0 : body->len;
     struct MHD_Response *response = MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_MUST_COPY);
     if (response == NULL) {
         return MHD_NO;
     }
-    add_headers(response, req);
+    kv_headers(req, add_header, response);
     enum MHD_Result rc = MHD_queue_response(connection, (unsigned)req->response.status, response);
     MHD_destroy_response(response);
     return rc;
@@ -127,7 +99,7 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
         return refuse(req, connection, rc, &info, true);
     }
     if (strcmp(req->path, "*") == 0) {
-        snprintf(req->response.allow, sizeof req->response.allow, "GET, HEAD, POST, DELETE, OPTIONS");
+        snprintf(req->response.allow, sizeof req->response.allow, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
         req->response.close = upload;
         return answer_options(req, connection);
     }
@@ -194,6 +166,7 @@ static enum MHD_Result enqueue(struct kv_req *req, struct MHD_Connection *connec
     }
     /* Suspended before the push: a service thread may finish, and resume, before this function returns. */
     req->state = KV_REQ_QUEUED;
+    req->queued_ns = kv_now_ns(httpd->conf.env);
     atomic_fetch_add(&httpd->running, 1);
     MHD_suspend_connection(connection);
     enum kv_err rc = kv_queue_push(httpd->queue, req);

@@ -12,11 +12,20 @@
 struct kv_json;                        /* a parsed body; owned by the caller of kv_json_parse */
 typedef const struct kv_json kv_value; /* a value inside it, borrowed from it */
 
-enum kv_field_type { KV_TEXT, KV_INT, KV_OBJECT, KV_ARRAY };
+enum kv_field_type {
+    KV_TEXT,
+    KV_INT,
+    KV_OBJECT,
+    KV_ARRAY,
+    KV_BOOL,
+    KV_FIELD_TYPE_MASK = 0x0f,
+    KV_H_NULLABLE = 0x10,  /* in a merge patch: null takes the value away */
+    KV_H_IMMUTABLE = 0x20, /* in a merge patch: known, and never changed: KV_E_IMMUTABLE_FIELD */
+};
 
 struct kv_field {
     const char *name;
-    enum kv_field_type type;
+    unsigned type; /* of enum kv_field_type, with its flags */
     bool required;
     int64_t min, max;  /* of the number, of the text's bytes, of the array's length */
     const char *words; /* KV_TEXT: "|a|b|c|", the closed set; NULL: any */
@@ -33,11 +42,17 @@ KV_RC kv_json_check(kv_value *value, const char *pointer, const struct kv_field 
 kv_value *kv_json_get(kv_value *object, const char *name);
 const char *kv_json_text(kv_value *object, const char *name);
 int64_t kv_json_int(kv_value *object, const char *name, int64_t fallback);
+bool kv_json_bool(kv_value *object, const char *name, bool fallback);
+bool kv_json_is_null(kv_value *object, const char *name); /* there, and null */
 size_t kv_json_len(kv_value *array);
 kv_value *kv_json_at(kv_value *array, size_t index);
 const char *kv_json_as_text(kv_value *value); /* NULL unless it is a text */
 bool kv_json_as_int(kv_value *value, int64_t *ret_number);
 bool kv_json_is_object(kv_value *value);
+/* The members of an object, one after the other: NULL at the end. `*iterator` starts as NULL. */
+kv_value *kv_json_next(kv_value *object, void **iterator, const char **ret_name);
+/* One text for one value: members sorted, no blanks. */
+KV_RC kv_json_canonical(kv_value *value, struct kv_buf *ret_text);
 
 /* A member that is an id, or a hash of 64 hex digits; the error points at it. */
 KV_RC kv_json_id(kv_value *object, const char *pointer, const char *name, const char *prefix, struct kv_id *ret_id,
@@ -52,6 +67,8 @@ void kv_out_array(struct kv_buf *buf, const char *name); /* "name":[   (NULL: no
 void kv_out_array_end(struct kv_buf *buf);
 void kv_out_object(struct kv_buf *buf, const char *name); /* "name":{ */
 void kv_out_item(struct kv_buf *buf);                     /* starts an item of an array */
+void kv_out_name(struct kv_buf *buf, const char *name);   /* "name":   (a value, or an object, follows) */
+void kv_out_null(struct kv_buf *buf, const char *name);
 void kv_out_text(struct kv_buf *buf, const char *name, const char *text);
 void kv_out_int(struct kv_buf *buf, const char *name, uint64_t number); /* over 2^53: as text */
 void kv_out_bool(struct kv_buf *buf, const char *name, bool value);

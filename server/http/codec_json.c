@@ -143,7 +143,15 @@ static KV_RC check_text(const json_t *value, const struct kv_field *field, const
 static KV_RC check_field(const json_t *value, const struct kv_field *field, const char *pointer,
                          struct kv_errinfo *info)
 {
-    switch (field->type) {
+    if ((field->type & KV_H_IMMUTABLE) != 0) {
+        char at[128];
+        snprintf(at, sizeof at, "%s/%s", pointer, field->name);
+        return kv_fail_at(info, KV_E_IMMUTABLE_FIELD, at, "cannot be changed; leave it out");
+    }
+    if ((field->type & KV_H_NULLABLE) != 0 && json_is_null(value)) {
+        return KV_OK;
+    }
+    switch (field->type & KV_FIELD_TYPE_MASK) {
     case KV_TEXT:
         return check_text(value, field, pointer, info);
     case KV_INT:
@@ -153,6 +161,8 @@ static KV_RC check_field(const json_t *value, const struct kv_field *field, cons
         return in_range(field, json_integer_value(value)) ? KV_OK : out_of_range(field, pointer, "", info);
     case KV_OBJECT:
         return json_is_object(value) ? KV_OK : bad_field(info, pointer, field->name, "must be an object");
+    case KV_BOOL:
+        return json_is_boolean(value) ? KV_OK : bad_field(info, pointer, field->name, "must be true or false");
     case KV_ARRAY:
         if (!json_is_array(value)) {
             return bad_field(info, pointer, field->name, "must be an array");
@@ -209,6 +219,41 @@ int64_t kv_json_int(kv_value *object, const char *name, int64_t fallback)
 {
     const json_t *value = as_json(kv_json_get(object, name));
     return json_is_integer(value) ? json_integer_value(value) : fallback;
+}
+
+bool kv_json_bool(kv_value *object, const char *name, bool fallback)
+{
+    const json_t *value = as_json(kv_json_get(object, name));
+    return json_is_boolean(value) ? json_is_true(value) : fallback;
+}
+
+bool kv_json_is_null(kv_value *object, const char *name)
+{
+    return json_is_null(as_json(kv_json_get(object, name)));
+}
+
+kv_value *kv_json_next(kv_value *object, void **iterator, const char **ret_name)
+{
+    json_t *json = as_json(object);
+    void *at = *iterator == NULL ? json_object_iter(json) : json_object_iter_next(json, *iterator);
+    *iterator = at;
+    *ret_name = at == NULL ? NULL : json_object_iter_key(at);
+    return at == NULL ? NULL : as_value(json_object_iter_value(at));
+}
+
+static int append_text(const char *text, size_t len, void *ctx)
+{
+    kv_buf_append(ctx, text, len);
+    return 0;
+}
+
+KV_RC kv_json_canonical(kv_value *value, struct kv_buf *ret_text)
+{
+    if (json_dump_callback(as_json(value), append_text, ret_text, JSON_COMPACT | JSON_SORT_KEYS | JSON_ENCODE_ANY) !=
+        0) {
+        return KV_E_NO_MEMORY;
+    }
+    return kv_buf_check(ret_text);
 }
 
 size_t kv_json_len(kv_value *array)

@@ -55,6 +55,17 @@ void kv_out_item(struct kv_buf *buf)
     comma(buf);
 }
 
+void kv_out_name(struct kv_buf *buf, const char *name)
+{
+    member(buf, name);
+}
+
+void kv_out_null(struct kv_buf *buf, const char *name)
+{
+    member(buf, name);
+    kv_buf_text(buf, "null");
+}
+
 void kv_out_text(struct kv_buf *buf, const char *name, const char *text)
 {
     member(buf, name);

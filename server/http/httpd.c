@@ -8,6 +8,7 @@
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/base/queue.h"
+#include "server/http/once.h"
 #include "server/http/problem.h"
 #include "server/http/reaper.h"
 #include "server/http/worker.h"
@@ -48,6 +49,13 @@ unsigned kv_httpd_port(const struct kv_httpd *httpd)
 unsigned kv_httpd_admin_port(const struct kv_httpd *httpd)
 {
     return httpd->listeners[LISTEN_ADMIN].port;
+}
+
+void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rates)
+{
+    kv_rate_set(httpd->rate, KV_RATE_USUAL, rates->usual);
+    kv_rate_set(httpd->rate, KV_RATE_ERASE, rates->erase);
+    kv_rate_set(httpd->rate, KV_RATE_PEER, rates->peer);
 }
 
 static void on_library_log(void *ctx, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));
@@ -197,6 +205,13 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
         rc = kv_reaper_new(conf->env, conf->header_timeout_ms, conf->idle_timeout_ms, &httpd->reaper);
     }
     if (rc == KV_OK) {
+        rc = kv_rate_new(conf->env, &httpd->rate);
+    }
+    if (rc == KV_OK) {
+        kv_httpd_set_rates(httpd, &conf->rates);
+        rc = kv_secret_answers_new(conf->env, &httpd->secret_answers);
+    }
+    if (rc == KV_OK) {
         rc = start_listeners(httpd, info);
     }
     if (rc != KV_OK) {
@@ -252,6 +267,8 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     }
     kv_probes_done(httpd);
     kv_reaper_free(httpd->reaper);
+    kv_rate_free(httpd->rate);
+    kv_secret_answers_free(httpd->secret_answers);
     kv_queue_free(httpd->queue);
     kv_free(httpd);
 }

@@ -9,11 +9,22 @@
 
 #include "server/service/svc.h"
 
+/* Which changes need If-Match, where the route takes it. */
+enum kv_match_rule { KV_MATCH_NONE, KV_MATCH_POLICY, KV_MATCH_ALL };
+
+struct kv_httpd_rates {
+    unsigned usual, erase, peer; /* requests a second of one API key, or address; 0: as many as come */
+};
+
 struct kv_httpd_conf {
     const char *listen, *admin_listen; /* "127.0.0.1:7433"; loopback only. Port 0: chosen */
     const char *socket;                /* UNIX socket; NULL: none */
     unsigned connections, threads;
     uint64_t header_timeout_ms, idle_timeout_ms;
+    const char *cors_origins; /* comma-separated; NULL or "": none */
+    bool require_idempotency_key;
+    enum kv_match_rule require_if_match;
+    struct kv_httpd_rates rates;
     const struct kv_env *env;
 };
 
@@ -26,7 +37,8 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
 KV_RC kv_httpd_serve(struct kv_httpd *httpd, struct kv_svc *svc, struct kv_errinfo *info);
 /* No new connections; what is queued and running is answered within the grace, the rest is cut (KV_E_TIMEOUT). */
 KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns);
-void kv_httpd_stop(struct kv_httpd *httpd); /* after kv_httpd_quiesce; frees */
+void kv_httpd_stop(struct kv_httpd *httpd);                                          /* after kv_httpd_quiesce; frees */
+void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rates); /* thread: any, any time */
 unsigned kv_httpd_port(const struct kv_httpd *httpd);
 unsigned kv_httpd_admin_port(const struct kv_httpd *httpd);
 

@@ -5,6 +5,7 @@
 
 #include "dataplane/base/queue.h"
 #include "server/http/httpd.h"
+#include "server/http/rate.h"
 #include "server/http/router.h"
 
 #include <pthread.h>
@@ -14,6 +15,7 @@
 
 struct MHD_Daemon;
 struct kv_reaper;
+struct kv_secret_answers;
 
 struct kv_listener {
     struct kv_httpd *httpd;
@@ -31,6 +33,8 @@ struct kv_httpd {
     struct kv_listener listeners[LISTENERS];
     struct kv_queue *queue;
     struct kv_reaper *reaper;
+    struct kv_rate *rate;
+    struct kv_secret_answers *secret_answers;
     _Atomic(struct kv_svc *) svc; /* NULL until the service is up */
     pthread_t threads[KV_HTTPD_THREADS_MAX];
     unsigned thread_count;

@@ -8,8 +8,12 @@
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
+#include "server/http/httpd_int.h"
+#include "server/http/manners.h"
+#include "server/http/query.h"
 
 #include <microhttpd.h>
+#include <netinet/in.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -26,6 +30,7 @@ struct kv_req *kv_req_new(struct kv_httpd *httpd, const char *target)
     req->target = kv_strdup(target);
     kv_buf_init(&req->body, (size_t)KV_MAX_BODY_BYTES);
     kv_buf_init(&req->response.body, 16 * (size_t)KV_MAX_BODY_BYTES);
+    kv_buf_init(&req->response.link, 4 * (size_t)KV_MAX_QUERY_BYTES);
     return req;
 }
 
@@ -40,6 +45,8 @@ void kv_req_free(struct kv_req *req)
     }
     kv_buf_done(&req->body);
     kv_buf_done(&req->response.body);
+    kv_buf_done(&req->response.link);
+    kv_free(req->query);
     kv_free(req->target);
     kv_free(req);
 }
@@ -97,19 +104,38 @@ static KV_RC check_target(struct kv_req *req, struct kv_errinfo *info)
     }
     memcpy(req->path, target, path_len);
     req->path[path_len] = '\0';
-    if (target[path_len] == '?' && target[path_len + 1] != '\0') {
-        return kv_fail(info, KV_E_INVALID_REQUEST, "this route takes no query parameters");
-    }
-    return KV_OK;
+    return target[path_len] == '?' ? kv_query_parse(req, target + path_len + 1, info) : KV_OK;
 }
 
 /* --- headers ----------------------------------------------------------------------------------------------------- */
 
+enum header {
+    ACCEPT,
+    AUTHORIZATION,
+    CONTENT_LENGTH,
+    CONTENT_TYPE,
+    HOST,
+    IDEMPOTENCY_KEY,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    LAST_EVENT_ID,
+    ORIGIN,
+    PREFER,
+    TRACEPARENT,
+    TRANSFER_ENCODING,
+    REQUEST_ID,
+    HEADERS
+};
+
+static const char *const header_names[HEADERS] = {
+    "Accept",          "Authorization", "Content-Length",    "Content-Type",  "Host",
+    "Idempotency-Key", "If-Match",      "If-None-Match",     "Last-Event-ID", "Origin",
+    "Prefer",          "traceparent",   "Transfer-Encoding", "X-Request-Id"};
+
 struct header_scan {
-    struct kv_req *req;
-    unsigned count, content_length, transfer_encoding, host, authorization, content_type;
+    unsigned count, seen[HEADERS];
     bool bad_name, te_not_chunked;
-    const char *accept, *prefer, *request_id, *authorization_value, *content_type_value;
+    const char *value[HEADERS]; /* of the last one */
 };
 
 static enum MHD_Result scan_header(void *ctx, enum MHD_ValueKind kind, const char *name, const char *value)
@@ -120,27 +146,27 @@ static enum MHD_Result scan_header(void *ctx, enum MHD_ValueKind kind, const cha
     value = value == NULL ? "" : value;
     scan->count++;
     scan->bad_name = scan->bad_name || len == 0 || strspn(name, token_chars) != len;
-    if (strcasecmp(name, "Content-Length") == 0) {
-        scan->content_length++;
-    } else if (strcasecmp(name, "Transfer-Encoding") == 0) {
-        scan->transfer_encoding++;
-        scan->te_not_chunked = scan->te_not_chunked || strcasecmp(value, "chunked") != 0;
-    } else if (strcasecmp(name, "Host") == 0) {
-        scan->host++;
-    } else if (strcasecmp(name, "Authorization") == 0) {
-        scan->authorization++;
-        scan->authorization_value = value;
-    } else if (strcasecmp(name, "Content-Type") == 0) {
-        scan->content_type++;
-        scan->content_type_value = value;
-    } else if (strcasecmp(name, "Accept") == 0) {
-        scan->accept = value;
-    } else if (strcasecmp(name, "Prefer") == 0) {
-        scan->prefer = value;
-    } else if (strcasecmp(name, "X-Request-Id") == 0) {
-        scan->request_id = value;
+    for (int i = 0; i < HEADERS; i++) {
+        if (strcasecmp(name, header_names[i]) == 0) {
+            scan->seen[i]++;
+            scan->value[i] = value;
+            scan->te_not_chunked =
+                scan->te_not_chunked || (i == TRANSFER_ENCODING && strcasecmp(value, "chunked") != 0);
+        }
     }
     return MHD_YES;
+}
+
+/* Headers that mean something else when there are two of them. */
+static KV_RC check_once(const struct header_scan *scan, struct kv_errinfo *info)
+{
+    static const enum header once[] = {AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH};
+    for (size_t i = 0; i < sizeof once / sizeof once[0]; i++) {
+        if (scan->seen[once[i]] > 1) {
+            return kv_fail(info, KV_E_INVALID_REQUEST, "%s may be sent once", header_names[once[i]]);
+        }
+    }
+    return KV_OK;
 }
 
 static KV_RC check_framing(const struct header_scan *scan, const char *version, struct kv_errinfo *info)
@@ -152,22 +178,20 @@ static KV_RC check_framing(const struct header_scan *scan, const char *version, 
     if (scan->bad_name) {
         return kv_fail(info, KV_E_INVALID_REQUEST, "a header name is not a token (RFC 9110 section 5.1)");
     }
-    if (scan->content_length > 1 || (scan->content_length > 0 && scan->transfer_encoding > 0)) {
+    unsigned lengths = scan->seen[CONTENT_LENGTH], codings = scan->seen[TRANSFER_ENCODING];
+    if (lengths > 1 || (lengths > 0 && codings > 0)) {
         return kv_fail(info, KV_E_INVALID_REQUEST, "send one Content-Length or one Transfer-Encoding, not several");
     }
-    if (scan->transfer_encoding > 0 && http10) {
+    if (codings > 0 && http10) {
         return kv_fail(info, KV_E_INVALID_REQUEST, "HTTP/1.0 has no Transfer-Encoding");
     }
-    if (scan->transfer_encoding > 1 || scan->te_not_chunked) {
+    if (codings > 1 || scan->te_not_chunked) {
         return kv_fail(info, KV_E_NOT_IMPLEMENTED, "the only transfer coding here is chunked");
     }
-    if (!http10 && scan->host != 1) {
+    if (!http10 && scan->seen[HOST] != 1) {
         return kv_fail(info, KV_E_INVALID_REQUEST, "send exactly one Host header");
     }
-    if (scan->authorization > 1 || scan->content_type > 1) {
-        return kv_fail(info, KV_E_INVALID_REQUEST, "Authorization and Content-Type may each be sent once");
-    }
-    return KV_OK;
+    return check_once(scan, info);
 }
 
 static void take_bearer(struct kv_req *req, const char *value)
@@ -217,6 +241,8 @@ static void take_accept(struct kv_req *req, const char *accept)
                         lists(accept, "application/problem+json");
     req->accepts_text = lists(accept == NULL ? "" : accept, "text/plain");
     req->accepts_jose = lists(accept == NULL ? "" : accept, "application/jose");
+    req->accepts_html = lists(accept == NULL ? "" : accept, "text/html");
+    req->accepts_events = lists(accept == NULL ? "" : accept, "text/event-stream");
 }
 
 /* One preference (RFC 7240): true when it is wait with a whole number, which may stand in quotes. What cannot be
@@ -266,12 +292,43 @@ static KV_RC take_request_id(struct kv_req *req, const char *given)
     return KV_OK;
 }
 
-static bool is_json(const char *type)
+static enum kv_body_type body_type(const char *value)
 {
-    const char *json = "application/json";
-    size_t len = strlen(json);
-    return type != NULL && strncasecmp(type, json, len) == 0 &&
-           (type[len] == '\0' || type[len] == ';' || type[len] == ' ');
+    static const struct {
+        const char *name;
+        enum kv_body_type type;
+    } types[] = {{"application/json", KV_BODY_JSON},
+                 {"application/merge-patch+json", KV_BODY_MERGE_PATCH},
+                 {"application/jose", KV_BODY_JOSE},
+                 {"text/plain", KV_BODY_TEXT}};
+    for (size_t i = 0; value != NULL && i < sizeof types / sizeof types[0]; i++) {
+        size_t len = strlen(types[i].name);
+        if (strncasecmp(value, types[i].name, len) == 0 &&
+            (value[len] == '\0' || value[len] == ';' || value[len] == ' ')) {
+            return types[i].type;
+        }
+    }
+    return KV_BODY_OTHER;
+}
+
+static void take_peer(struct kv_req *req, struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *at = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
+    if (at == NULL || at->client_addr == NULL) {
+        return;
+    }
+    if (at->client_addr->sa_family == AF_INET) {
+        struct sockaddr_in v4;
+        memcpy(&v4, at->client_addr, sizeof v4);
+        memcpy(req->peer, (const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 12);
+        memcpy(req->peer + 12, &v4.sin_addr, 4);
+        req->has_peer = true;
+    } else if (at->client_addr->sa_family == AF_INET6) {
+        struct sockaddr_in6 v6;
+        memcpy(&v6, at->client_addr, sizeof v6);
+        memcpy(req->peer, &v6.sin6_addr, 16);
+        req->has_peer = true;
+    }
 }
 
 static KV_RC check_method(struct kv_req *req, const char *method, struct kv_errinfo *info)
@@ -289,13 +346,21 @@ static KV_RC check_method(struct kv_req *req, const char *method, struct kv_erri
 KV_RC kv_req_guard(struct kv_req *req, struct MHD_Connection *connection, const char *method, const char *version,
                    struct kv_errinfo *info)
 {
-    struct header_scan scan = {.req = req};
+    struct header_scan scan = {0};
     MHD_get_connection_values(connection, MHD_HEADER_KIND, scan_header, &scan);
-    KV_TRY(take_request_id(req, scan.request_id));
-    take_accept(req, scan.accept);
-    take_bearer(req, scan.authorization_value);
-    take_wait(req, scan.prefer);
-    req->json_body = is_json(scan.content_type_value);
+    KV_TRY(take_request_id(req, scan.value[REQUEST_ID]));
+    take_accept(req, scan.value[ACCEPT]);
+    take_bearer(req, scan.value[AUTHORIZATION]);
+    take_wait(req, scan.value[PREFER]);
+    take_peer(req, connection);
+    req->body_type = body_type(scan.value[CONTENT_TYPE]);
+    req->given = (struct kv_given){.if_match = scan.value[IF_MATCH],
+                                   .if_none_match = scan.value[IF_NONE_MATCH],
+                                   .once_key = scan.value[IDEMPOTENCY_KEY],
+                                   .origin = scan.value[ORIGIN],
+                                   .last_event_id = scan.value[LAST_EVENT_ID]};
+    KV_TRY(kv_trace_take(kv_httpd_env(req->httpd), scan.seen[TRACEPARENT] == 1 ? scan.value[TRACEPARENT] : NULL,
+                         &req->trace));
     if (strcmp(version, MHD_HTTP_VERSION_1_1) != 0 && strcmp(version, MHD_HTTP_VERSION_1_0) != 0) {
         return kv_fail(info, KV_E_HTTP_VERSION, "HTTP/1.1 and HTTP/1.0 are served");
     }

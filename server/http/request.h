@@ -14,6 +14,9 @@
 #define KV_PATH_SIZE 513
 #define KV_CAPTURES 2
 #define KV_CAPTURE_SIZE 65
+#define KV_PARAMS_MAX 24
+#define KV_TRACE_ID_SIZE 33
+#define KV_SPAN_ID_SIZE 17
 
 struct MHD_Connection;
 struct kv_route;
@@ -27,14 +30,46 @@ enum kv_req_state {
     KV_REQ_DONE,     /* the answer was handed to the library */
 };
 
+/* A parameter of the query, decoded once; texts are borrowed from the request. */
+struct kv_param {
+    const char *name, *value;
+};
+
+enum kv_body_type { KV_BODY_OTHER, KV_BODY_JSON, KV_BODY_MERGE_PATCH, KV_BODY_TEXT, KV_BODY_JOSE };
+
+/* Headers as they came: borrowed from the library until the answer is sent, NULL when absent. */
+struct kv_given {
+    const char *if_match, *if_none_match, *once_key, *origin, *last_event_id;
+};
+
+/* traceparent (W3C Trace Context): the caller's trace, and this request's own place in it. */
+struct kv_trace {
+    bool present;
+    char id[KV_TRACE_ID_SIZE], parent[KV_SPAN_ID_SIZE], span[KV_SPAN_ID_SIZE];
+    unsigned flags;
+};
+
+struct kv_rate_state {
+    bool present;
+    unsigned limit, remaining, reset_seconds;
+};
+
 struct kv_response {
     int status;
-    const char *content_type; /* static */
+    const char *content_type;  /* static */
+    const char *cache_control; /* static; NULL: no-store */
     struct kv_buf body;
     char location[128], allow[64];
+    char etag[48];                /* made from etag_rev where a handler did not */
+    uint64_t etag_rev;            /* revision of the one resource in the answer; 0: no ETag */
+    struct kv_buf link;           /* value of Link */
     unsigned retry_after_seconds; /* 0: none */
     bool close;
-    bool secret; /* the body is wiped when the request ends */
+    bool secret;               /* the body is wiped when the request ends */
+    bool waited;               /* Preference-Applied */
+    bool replayed;             /* the answer of an earlier request with this Idempotency-Key */
+    char original_request[65]; /* and that request's id */
+    struct kv_rate_state rate;
 };
 
 struct kv_req {
@@ -47,13 +82,24 @@ struct kv_req {
     char path[KV_PATH_SIZE], method[16];
     char captures[KV_CAPTURES][KV_CAPTURE_SIZE]; /* of the route's pattern */
     char bearer[128];                            /* wiped when the request ends */
-    bool has_bearer, accepts_json, accepts_text, accepts_jose, json_body, head;
+    bool has_bearer, accepts_json, accepts_text, accepts_jose, accepts_html, accepts_events, head;
+    enum kv_body_type body_type;
     unsigned wait_seconds; /* Prefer: wait */
+    struct kv_given given;
+    struct kv_trace trace;
+    bool has_peer;
+    uint8_t peer[16]; /* as in struct kv_call */
+    char *query;      /* decoded, owned; what params point into */
+    struct kv_param params[KV_PARAMS_MAX];
+    unsigned param_count;
+    struct kv_id tenant; /* the caller's, once it is known: a cursor is good for one caller's list */
     struct kv_buf body;
     uint64_t counted; /* of the body, in the budget of all bodies */
     uint64_t drained;
     bool starved; /* there was no room in that budget */
-    uint64_t begun_ns;
+    uint64_t begun_ns, queued_ns;
+    uint64_t queue_ns, auth_ns, db_ns, engine_ns; /* for Server-Timing */
+    bool timed;                                   /* those are there */
     struct kv_response response;
 };
 

@@ -26,6 +26,7 @@ enum kv_route_flags {
     KV_ROUTE_BULK = 1 << 13,          /* the data plane's calls: bounded by their queue, not by a rate */
     KV_ROUTE_STREAM = 1 << 14,        /* may answer with a stream of events */
     KV_ROUTE_OPTIONAL_BODY = 1 << 15, /* an empty body stands for {} */
+    KV_ROUTE_ANY_BODY = 1 << 16,      /* the handler looks at req->body_type itself */
 };
 
 /* Fills req->response and returns KV_OK, or returns an error with call->info filled: the problem document is made from

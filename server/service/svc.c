@@ -232,7 +232,8 @@ static KV_RC cluster_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct cluster_tx *tx = ctx;
     struct kv_id fresh;
     KV_TRY(kv_id_new(tx->svc->env, &fresh));
-    return kv_store_cluster_ensure(pg, &fresh, info, &tx->cluster);
+    KV_TRY(kv_store_cluster_ensure(pg, &fresh, info, &tx->cluster));
+    return svc_cursor_key(tx->svc, pg, info);
 }
 
 struct shipped_tx {
@@ -420,6 +421,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
         svc->roe->ops->close(svc->roe);
     }
     kv_sign_key_free(svc->cert_key);
+    kv_secret_free(svc->cursor_key);
     kv_sign_key_free(svc->log_key);
     kv_events_free(svc->events);
     kv_free(svc);

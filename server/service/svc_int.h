@@ -84,6 +84,7 @@ struct kv_svc {
     struct kv_journal *journal;
     struct kv_sign_key *cert_key, *log_key;
     struct kv_events *events;
+    struct kv_secret *cursor_key; /* of the cluster; signs cursors of lists */
 
     pthread_mutex_t registry_mutex;
     struct kv_idmap sessions, engines, pools;
@@ -124,6 +125,9 @@ KV_RC svc_may_work(struct kv_svc *svc, struct kv_errinfo *info);
 void svc_quarantine(struct kv_svc *svc, const char *static_reason);
 /* Sleeps until the deadline or the stop; true when stopping. */
 bool svc_sleep(struct kv_svc *svc, uint64_t ns);
+
+/* --- svc_cursor.c */
+KV_RC svc_cursor_key(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info); /* in the start's transaction */
 
 /* --- svc_tx.c */
 /* Policies, tenants or API keys changed, here or elsewhere: call it after the commit. Thread: any. */

@@ -33,6 +33,27 @@ KV_RC kv_store_cluster_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_
     return kv_pg_fetch_one(pg, &one, fill_id, ret_id, info);
 }
 
+static KV_RC fill_cursor_key(struct kv_pg_row *row, void *ret)
+{
+    kv_pg_get_raw(row, ret, 32);
+    return KV_OK;
+}
+
+KV_RC kv_store_cursor_key_ensure(struct kv_pg *pg, const uint8_t fresh[32], struct kv_errinfo *info,
+                                 uint8_t ret_key[32])
+{
+    static const struct kv_pg_query query = {
+        "cursor_key_ensure", "UPDATE cluster SET cursor_key = coalesce(cursor_key, $1) RETURNING cursor_key"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_raw(&args, fresh, 32);
+    struct kv_pg_one one = {.query = &query,
+                            .args = &args,
+                            .write = true,
+                            .none = KV_E_MISSING,
+                            .none_text = "the database has no cluster id yet"};
+    return kv_pg_fetch_one(pg, &one, fill_cursor_key, ret_key, info);
+}
+
 /* ---- kroot ---- */
 
 void kv_store_kroot_done(struct kv_store_kroot *kroot)

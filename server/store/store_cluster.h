@@ -10,6 +10,9 @@
 /* The cluster's id; `fresh_id` becomes it when there is none yet. Write. */
 KV_RC kv_store_cluster_ensure(struct kv_pg *pg, const struct kv_id *fresh_id, struct kv_errinfo *info,
                               struct kv_id *ret_id);
+/* What cursors of lists are signed with; `fresh` becomes it when there is none yet. Write. */
+KV_RC kv_store_cursor_key_ensure(struct kv_pg *pg, const uint8_t fresh[32], struct kv_errinfo *info,
+                                 uint8_t ret_key[32]);
 /* KV_E_MISSING before the first kv_store_cluster_ensure. */
 KV_RC kv_store_cluster_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_id);
 
