@@ -21,6 +21,17 @@ enum {
     INLINE = KV_ROUTE_INLINE,
     TENANT = KV_ROUTE_TENANT,
     ANY_ACCEPT = KV_ROUTE_ANY_ACCEPT,
+    LIST = KV_ROUTE_LIST,
+    DRY_RUN = KV_ROUTE_DRY_RUN,
+    ONCE = KV_ROUTE_ONCE,
+    FOR_EVER = KV_ROUTE_ONCE | KV_ROUTE_ONCE_FOR_EVER,
+    MATCH = KV_ROUTE_MATCH,
+    WAIT = KV_ROUTE_WAIT,
+    RESERVED = KV_ROUTE_RESERVED,
+    BULK = KV_ROUTE_BULK,
+    STREAM = KV_ROUTE_STREAM,
+    OPTIONAL_BODY = KV_ROUTE_OPTIONAL_BODY,
+    ANY_BODY = KV_ROUTE_ANY_BODY,
 };
 
 const struct kv_route kv_routes[] = {
@@ -37,22 +48,22 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/tenants/{}", O | T, API, kv_h_tenant_get, NULL},
     {"POST", "/v1/tenants/{}/api-keys", O | T, API, kv_h_key_create, NULL},
     {"GET", "/v1/tiers", O, API, kv_h_tiers, NULL},
-    {"POST", "/v1/tiers/dram:drain", O, API, kv_h_tier_drain, NULL},
+    {"POST", "/v1/tiers/dram:drain", O, API | OPTIONAL_BODY, kv_h_tier_drain, NULL},
 
     {"POST", "/v1/sessions", T | E, API | TENANT, kv_h_session_create, NULL},
     {"GET", "/v1/sessions/{}", T | E | A, API | TENANT, kv_h_session_get, NULL},
 
     {"POST", "/v1/engines", E, API | TENANT, kv_h_engine_register, NULL},
-    {"POST", "/v1/engines/{}:heartbeat", E, API | TENANT, kv_h_engine_heartbeat, NULL},
+    {"POST", "/v1/engines/{}:heartbeat", E, API | TENANT | BULK, kv_h_engine_heartbeat, NULL},
     {"DELETE", "/v1/engines/{}", E, API | TENANT, kv_h_engine_remove, NULL},
     {"POST", "/v1/engines/{}/pools", E, API | TENANT, kv_h_pool_register, NULL},
     {"DELETE", "/v1/pools/{}", E, API | TENANT, kv_h_pool_remove, NULL},
 
-    {"POST", "/v1/lookups", E, API | TENANT, kv_h_lookup, NULL},
-    {"POST", "/v1/offloads", E, API | TENANT, kv_h_offload, NULL},
-    {"POST", "/v1/restores", E, API | TENANT, kv_h_restore, NULL},
+    {"POST", "/v1/lookups", E, API | TENANT | BULK, kv_h_lookup, NULL},
+    {"POST", "/v1/offloads", E, API | TENANT | BULK, kv_h_offload, NULL},
+    {"POST", "/v1/restores", E, API | TENANT | BULK, kv_h_restore, NULL},
 
-    {"POST", "/v1/erasures", T | E, API | TENANT, kv_h_erasure_create, NULL},
+    {"POST", "/v1/erasures", T | E, API | TENANT | WAIT | RESERVED, kv_h_erasure_create, NULL},
     {"GET", "/v1/erasures/{}", T | E | A, API | TENANT, kv_h_erasure_get, NULL},
     {"GET", "/v1/erasures/{}/certificate", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate, NULL},
 };
