@@ -8,6 +8,7 @@
 #include <curl/curl.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define UNIX_PREFIX "unix://"
 
@@ -31,7 +32,7 @@ KV_RC kv_httpc_new(const char *address, struct kv_errinfo *info, struct kv_httpc
         curl_easy_setopt(client->curl, CURLOPT_UNIX_SOCKET_PATH, address + strlen(UNIX_PREFIX));
         snprintf(client->base, sizeof client->base, "http://localhost");
     } else if (strlen(address) < 256) {
-        snprintf(client->base, sizeof client->base, "http://%s", address);
+        snprintf(client->base, sizeof client->base, "%s%s", strstr(address, "://") == NULL ? "http://" : "", address);
     } else {
         kv_httpc_free(client);
         return kv_fail(info, KV_E_CONFIG, "the server's address is too long");
@@ -48,11 +49,60 @@ void kv_httpc_free(struct kv_httpc *client)
     }
 }
 
+KV_RC kv_httpc_trust(struct kv_httpc *client, const char *ca_file, struct kv_errinfo *info)
+{
+    if (curl_easy_setopt(client->curl, CURLOPT_CAINFO, ca_file) != CURLE_OK ||
+        curl_easy_setopt(client->curl, CURLOPT_CAPATH, NULL) != CURLE_OK) {
+        return kv_fail(info, KV_E_CONFIG, "the file of authorities cannot be used");
+    }
+    return KV_OK;
+}
+
+struct taking {
+    CURL *curl;
+    const struct kv_httpc_request *request;
+    struct kv_buf *body;
+    bool ended; /* by the sink */
+};
+
 static size_t take_body(char *data, size_t size, size_t count, void *ctx)
 {
-    struct kv_buf *body = ctx;
-    kv_buf_append(body, data, size * count);
-    return body->failed ? 0 : size * count;
+    struct taking *taking = ctx;
+    long status = 0;
+    curl_easy_getinfo(taking->curl, CURLINFO_RESPONSE_CODE, &status);
+    if (taking->request->sink != NULL && status >= 200 && status < 300) {
+        taking->ended = !taking->request->sink(taking->request->sink_ctx, data, size * count);
+        return taking->ended ? 0 : size * count;
+    }
+    kv_buf_append(taking->body, data, size * count);
+    return taking->body->failed ? 0 : size * count;
+}
+
+static size_t take_header(char *data, size_t size, size_t count, void *ctx)
+{
+    struct kv_buf *headers = ctx;
+    kv_buf_append(headers, data, size * count);
+    return headers->failed ? 0 : size * count;
+}
+
+bool kv_httpc_header(const struct kv_buf *headers, const char *name, char *ret_value, size_t size)
+{
+    size_t name_len = strlen(name);
+    for (const char *line = (const char *)headers->data; line != NULL && *line != '\0';) {
+        size_t len = strcspn(line, "\r\n");
+        if (strncasecmp(line, name, name_len) == 0 && line[name_len] == ':') {
+            const char *value = line + name_len + 1 + strspn(line + name_len + 1, " \t");
+            int value_len = (int)(line + len - value);
+            return snprintf(ret_value, size, "%.*s", value_len, value) < (int)size;
+        }
+        line += len + strspn(line + len, "\r\n");
+    }
+    return false;
+}
+
+const char *kv_httpc_version(void)
+{
+    return curl_version();
 }
 
 /* Appends "name: value"; a failure leaves the list as it was, and the request then lacks the header and is refused by
@@ -75,7 +125,14 @@ static struct curl_slist *headers_of(const struct kv_httpc_request *request)
         with_header(NULL, "Accept", request->accept == NULL ? "application/json" : request->accept);
     list = with_header(list, "Prefer", request->prefer);
     list = with_header(list, "Expect", request->body == NULL ? NULL : "");
-    list = with_header(list, "Content-Type", request->body == NULL ? NULL : "application/json");
+    list = with_header(list, "Content-Type",
+                       request->body == NULL           ? NULL
+                       : request->content_type == NULL ? "application/json"
+                                                       : request->content_type);
+    for (const char *const *line = request->headers; line != NULL && *line != NULL; line++) {
+        struct curl_slist *longer = curl_slist_append(list, *line);
+        list = longer == NULL ? list : longer;
+    }
     if (request->bearer != NULL) {
         snprintf(authorization, sizeof authorization, "Bearer %s", request->bearer);
         list = with_header(list, "Authorization", authorization);
@@ -84,23 +141,16 @@ static struct curl_slist *headers_of(const struct kv_httpc_request *request)
     return list;
 }
 
-KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *request, struct kv_errinfo *info,
-                  int *ret_status, struct kv_buf *ret_body)
+static void set_up(CURL *curl, const struct kv_httpc_request *request, struct taking *taking)
 {
-    char url[1024];
-    if (snprintf(url, sizeof url, "%s%s", client->base, request->path) >= (int)sizeof url) {
-        return kv_fail(info, KV_E_URI_TOO_LONG, "the request path is too long");
-    }
-    struct curl_slist *headers = headers_of(request);
-    CURL *curl = client->curl;
-    curl_easy_setopt(curl, CURLOPT_URL, url);
-    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http");
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_PROXY, "");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_TIMEOUT_MS, (long)request->timeout_ms);
-    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(curl, CURLOPT_WRITEFUNCTION, take_body);
-    curl_easy_setopt(curl, CURLOPT_WRITEDATA, ret_body);
+    curl_easy_setopt(curl, CURLOPT_WRITEDATA, taking);
+    curl_easy_setopt(curl, CURLOPT_HEADERFUNCTION, request->ret_headers == NULL ? NULL : take_header);
+    curl_easy_setopt(curl, CURLOPT_HEADERDATA, request->ret_headers);
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, NULL);
     if (request->body != NULL || strcmp(request->method, "POST") == 0) {
         curl_easy_setopt(curl, CURLOPT_POSTFIELDS, request->body == NULL ? "" : request->body);
@@ -108,10 +158,32 @@ KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *reques
         curl_easy_setopt(curl, CURLOPT_HTTPGET, 1L);
     }
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, request->method);
+}
+
+static bool is_about_trust(CURLcode code)
+{
+    return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
+           code == CURLE_SSL_CONNECT_ERROR || code == CURLE_SSL_ISSUER_ERROR;
+}
+
+KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *request, struct kv_errinfo *info,
+                  int *ret_status, struct kv_buf *ret_body)
+{
+    char url[8192];
+    CURL *curl = client->curl;
+    struct taking taking = {.curl = curl, .request = request, .body = ret_body};
+    if (snprintf(url, sizeof url, "%s%s", client->base, request->path) >= (int)sizeof url) {
+        return kv_fail(info, KV_E_URI_TOO_LONG, "the request path is too long");
+    }
+    struct curl_slist *headers = headers_of(request);
+    curl_easy_setopt(curl, CURLOPT_URL, url);
+    curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
+    set_up(curl, request, &taking);
     CURLcode code = curl_easy_perform(curl);
     curl_slist_free_all(headers);
-    if (code != CURLE_OK) {
-        return kv_fail(info, KV_E_IO, "no answer from the server: %s", curl_easy_strerror(code));
+    if (code != CURLE_OK && !taking.ended) {
+        return kv_fail(info, is_about_trust(code) ? KV_E_UNAUTHENTICATED : KV_E_IO, "no answer from the server: %s",
+                       curl_easy_strerror(code));
     }
     long status = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
