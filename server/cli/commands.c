@@ -1,0 +1,540 @@
+/*
+ * The table of commands, and looking things up in it. Must never name a flag twice for one command: a test looks.
+ */
+#include "server/cli/cli_int.h"
+
+#include <string.h>
+
+#define FORMATS "table|wide|json|jsonl|id"
+#define END                                                    \
+    {                                                          \
+        NULL, NULL, NULL, CLI_SWITCH, CLI_LOCAL, NULL, 0, NULL \
+    }
+#define TEXT(name, value, place, member, help)              \
+    {                                                       \
+        name, value, help, CLI_TEXT, place, member, 0, NULL \
+    }
+#define WORD(name, words, place, member, help)                \
+    {                                                         \
+        name, "WORD", help, CLI_TEXT, place, member, 0, words \
+    }
+#define KIND(type, name, value, place, member, help)    \
+    {                                                   \
+        name, value, help, type, place, member, 0, NULL \
+    }
+#define SWITCH(name, place, member, help)                    \
+    {                                                        \
+        name, NULL, help, CLI_SWITCH, place, member, 0, NULL \
+    }
+#define LETTER(letter, name, value, help, words)                    \
+    {                                                               \
+        name, value, help, CLI_TEXT, CLI_LOCAL, NULL, letter, words \
+    }
+
+/* --- flags that every command, or every command of a kind, takes ---------------------------------------------------
+ */
+
+const struct cli_flag cli_global_flags[] = {
+    LETTER(0, "addr", "ADDRESS", "the server: host:port, https://…, unix:///path (KVRUN_ADDR; 127.0.0.1:7433)", NULL),
+    LETTER(0, "token-file", "FILE", "holds the API key (KVRUN_TOKEN_FILE; KVRUN_TOKEN is the key itself)", NULL),
+    LETTER(0, "ca-file", "FILE", "PEM file of the authorities to trust, for https (KVRUN_CA_FILE)", NULL),
+    LETTER('o', "output", "FORMAT", FORMATS, FORMATS),
+    LETTER(0, "json", NULL, "the same as -o json", NULL),
+    LETTER('q', "quiet", NULL, "no output, only the exit status", NULL),
+    LETTER('v', "verbose", NULL, "say each request's id and time on standard error", NULL),
+    LETTER(0, "no-color", NULL, "no colour (NO_COLOR)", NULL),
+    LETTER(0, "timeout", "DURATION", "for one request: 30s; for all of the waiting: 10m", NULL),
+    LETTER('h', "help", NULL, "this text", NULL),
+    END,
+};
+
+static const struct {
+    unsigned trait;
+    struct cli_flag flag;
+} trait_flags[] = {
+    {CLI_LISTS, LETTER('n', "limit", "N", "at most so many, of all pages", NULL)},
+    {CLI_LISTS, WORD("order", "asc|desc", CLI_QUERY, "order", "oldest or newest first")},
+    {CLI_DRY, SWITCH("dry-run", CLI_LOCAL, NULL, "say what would happen; change nothing")},
+    {CLI_WAITS, SWITCH("wait", CLI_LOCAL, NULL, "until it is done")},
+    {CLI_MATCHES, TEXT("if-match", "ETAG", CLI_LOCAL, NULL, "only if the resource is still at this revision")},
+    {CLI_TENANT, TEXT("tenant", "TENANT", CLI_LOCAL, NULL, "whose (KVRUN_TENANT)")},
+    {CLI_IDEMPOTENT, TEXT("idempotency-key", "KEY", CLI_LOCAL, NULL, "doing it again with the same key does it once")},
+};
+#define TRAIT_FLAGS (sizeof trait_flags / sizeof trait_flags[0])
+
+static const struct cli_flag yes_flag = LETTER('y', "yes", NULL, "do not ask for confirmation", NULL);
+
+/* --- columns -------------------------------------------------------------------------------------------------------
+ */
+
+#define COL(title, member)              \
+    {                                   \
+        title, member, CLI_PLAIN, false \
+    }
+#define WIDE(title, member)            \
+    {                                  \
+        title, member, CLI_PLAIN, true \
+    }
+#define WHEN(title, member)            \
+    {                                  \
+        title, member, CLI_WHEN, false \
+    }
+#define WHEN_WIDE(title, member)      \
+    {                                 \
+        title, member, CLI_WHEN, true \
+    }
+#define BYTES(title, member)           \
+    {                                  \
+        title, member, CLI_SIZE, false \
+    }
+#define LAST                         \
+    {                                \
+        NULL, NULL, CLI_PLAIN, false \
+    }
+
+static const struct cli_column tenant_columns[] = {COL("ID", "id"),
+                                                   COL("NAME", "name"),
+                                                   COL("STATE", "state"),
+                                                   WHEN("CREATED", "created_at"),
+                                                   WIDE("DISPLAY NAME", "display_name"),
+                                                   WIDE("LABELS", "labels"),
+                                                   LAST};
+static const struct cli_column key_columns[] = {COL("ID", "id"),
+                                                COL("NAME", "name"),
+                                                COL("ROLES", "roles"),
+                                                WHEN("EXPIRES", "expires_at"),
+                                                WHEN("LAST USED", "last_used_at"),
+                                                WHEN_WIDE("REVOKED", "revoked_at"),
+                                                WHEN_WIDE("CREATED", "created_at"),
+                                                WIDE("CIDRS", "cidrs"),
+                                                LAST};
+static const struct cli_column session_columns[] = {COL("ID", "id"),
+                                                    COL("STATE", "state"),
+                                                    COL("MODEL", "model.id"),
+                                                    COL("EXTERNAL ID", "external_id"),
+                                                    WHEN("CREATED", "created_at"),
+                                                    WHEN("EXPIRES", "expires_at"),
+                                                    WHEN_WIDE("LAST USED", "last_used_at"),
+                                                    WHEN_WIDE("PINNED UNTIL", "pinned_until"),
+                                                    WIDE("CLASS", "class"),
+                                                    WIDE("REGION", "region"),
+                                                    WIDE("LABELS", "labels"),
+                                                    LAST};
+static const struct cli_column erasure_columns[] = {COL("ID", "id"),
+                                                    COL("STATE", "state"),
+                                                    COL("SESSION", "session_id"),
+                                                    COL("BASIS", "basis"),
+                                                    WHEN("REQUESTED", "requested_at"),
+                                                    WIDE("GROUP", "group_id"),
+                                                    WIDE("CERTIFICATE", "certificate_id"),
+                                                    LAST};
+static const struct cli_column certificate_columns[] = {COL("ID", "id"),
+                                                        COL("SESSION", "session_id"),
+                                                        COL("ERASURE", "erasure_id"),
+                                                        COL("ASSURANCE", "assurance"),
+                                                        WHEN("ISSUED", "issued_at"),
+                                                        LAST};
+static const struct cli_column entry_columns[] = {COL("INDEX", "index"),
+                                                  WHEN("AT", "at"),
+                                                  COL("OP", "op"),
+                                                  COL("OUTCOME", "outcome"),
+                                                  COL("ACTOR", "actor"),
+                                                  COL("SESSION", "session_id"),
+                                                  WIDE("SUBJECT", "subject"),
+                                                  LAST};
+static const struct cli_column tier_columns[] = {COL("NAME", "name"),
+                                                 COL("STATE", "state"),
+                                                 BYTES("USED", "used_bytes"),
+                                                 BYTES("CAPACITY", "capacity_bytes"),
+                                                 COL("OBJECTS", "objects"),
+                                                 WIDE("REASON", "reason"),
+                                                 LAST};
+static const struct cli_column engine_columns[] = {
+    COL("ID", "id"),        COL("NAME", "name"),         COL("KIND", "kind"),
+    COL("STATE", "state"),  COL("MODEL", "model.id"),    WHEN("LEASE", "lease_expires_at"),
+    WIDE("POOLS", "pools"), WIDE("TENANT", "tenant_id"), LAST};
+static const struct cli_column operation_columns[] = {COL("ID", "id"),
+                                                      COL("KIND", "kind"),
+                                                      COL("DONE", "done"),
+                                                      COL("PHASE", "metadata.phase"),
+                                                      WHEN("CREATED", "created_at"),
+                                                      WHEN_WIDE("EXPIRES", "expires_at"),
+                                                      LAST};
+static const struct cli_column version_columns[] = {COL("VERSION", "version"), WHEN("CREATED", "created_at"),
+                                                    COL("BY", "actor"), LAST};
+static const struct cli_column event_columns[] = {COL("ID", "id"),
+                                                  WHEN("AT", "at"),
+                                                  COL("EVENT", "event"),
+                                                  COL("STATE", "data.state"),
+                                                  COL("SUBJECT", "data.subject"),
+                                                  COL("SESSION", "data.session_id"),
+                                                  LAST};
+
+/* --- flags of single commands --------------------------------------------------------------------------------------
+ */
+
+#define LABELS_SET KIND(CLI_LABELS, "label", "KEY=VALUE", CLI_BODY, "labels", "a label; may be repeated")
+#define REASON TEXT("reason", "TEXT", CLI_BODY, "reason", "why; kept as a salted hash")
+#define LABEL_FILTER KIND(CLI_LABEL, "label", "KEY=VALUE", CLI_QUERY, "label", "with this label")
+#define STATE_FILTER TEXT("state", "STATE", CLI_QUERY, "state", "in this state")
+
+static const struct cli_flag tenants_ls[] = {STATE_FILTER, LABEL_FILTER, END};
+static const struct cli_flag tenants_create[] = {
+    TEXT("display-name", "TEXT", CLI_BODY, "display_name", "a name for people"),
+    TEXT("region", "REGION", CLI_BODY, "region", "where its data belongs"), LABELS_SET, END};
+static const struct cli_flag tenants_update[] = {
+    TEXT("display-name", "TEXT", CLI_BODY, "display_name", "a name for people"), LABELS_SET, END};
+static const struct cli_flag tenants_suspend[] = {REASON, END};
+static const struct cli_flag tenants_delete[] = {SWITCH("now", CLI_QUERY, "now", "without the day of grace"), END};
+static const struct cli_flag keys_create[] = {
+    KIND(CLI_WORDS, "role", "ROLE", CLI_BODY, "roles",
+         "operator, tenant_admin, engine, auditor, security_officer, viewer, metrics; may be repeated"),
+    KIND(CLI_FUTURE, "expires", "WHEN", CLI_BODY, "expires_at", "90d, or a time"),
+    KIND(CLI_WORDS, "cidr", "RANGE", CLI_BODY, "cidrs", "addresses that it may come from; may be repeated"),
+    TEXT("secret-file", "FILE", CLI_LOCAL, NULL, "write the secret there (mode 0600) instead of showing it"), END};
+static const struct cli_flag keys_rotate[] = {
+    KIND(CLI_DURATION, "overlap", "DURATION", CLI_BODY, "overlap_seconds", "how long the old secret goes on"),
+    TEXT("secret-file", "FILE", CLI_LOCAL, NULL, "write the secret there (mode 0600) instead of showing it"), END};
+static const struct cli_flag keys_update[] = {
+    TEXT("name", "NAME", CLI_BODY, "name", "a name for people"),
+    KIND(CLI_FUTURE, "expires", "WHEN", CLI_BODY, "expires_at", "sooner: 30d, or a time"),
+    KIND(CLI_WORDS, "cidr", "RANGE", CLI_BODY, "cidrs", "addresses that it may come from; may be repeated"), END};
+static const struct cli_flag policies_eval[] = {
+    TEXT("action", "ACTION", CLI_LOCAL, NULL, "offload, restore, …"),
+    TEXT("session", "SESSION", CLI_LOCAL, NULL, "for this session"),
+    TEXT("file", "FILE", CLI_LOCAL, NULL, "the whole request as JSON; - is standard input"), END};
+static const struct cli_flag sessions_ls[] = {
+    STATE_FILTER,
+    LABEL_FILTER,
+    TEXT("external-id", "TEXT", CLI_QUERY, "external_id", "the client's own name for it"),
+    TEXT("model", "MODEL", CLI_QUERY, "model", "of this model"),
+    KIND(CLI_PAST, "idle-before", "WHEN", CLI_QUERY, "idle_before", "not used since: 30d, or a time"),
+    KIND(CLI_PAST, "created-after", "WHEN", CLI_QUERY, "created_after", "made since: 24h, or a time"),
+    END};
+static const struct cli_flag sessions_get[] = {TEXT("expand", "WORDS", CLI_QUERY, "expand", "usage,erasure"), END};
+static const struct cli_flag sessions_create[] = {
+    TEXT("model", "MODEL", CLI_BODY, "model.id", "the model's name"),
+    TEXT("revision", "REVISION", CLI_BODY, "model.revision", "the model's revision"),
+    TEXT("fingerprint", "HEX", CLI_BODY, "model.fingerprint", "of the model's weights"),
+    TEXT("external-id", "TEXT", CLI_BODY, "external_id", "your own name for it; kept sealed"),
+    KIND(CLI_DURATION, "ttl", "DURATION", CLI_BODY, "ttl_seconds", "erased after"),
+    KIND(CLI_DURATION, "idle-ttl", "DURATION", CLI_BODY, "idle_ttl_seconds", "erased when not used for so long"),
+    TEXT("class", "CLASS", CLI_BODY, "class", "a class of the policy"),
+    TEXT("region", "REGION", CLI_BODY, "region", "where it belongs"),
+    LABELS_SET,
+    END};
+static const struct cli_flag sessions_update[] = {
+    KIND(CLI_DURATION, "ttl", "DURATION", CLI_BODY, "ttl_seconds", "erased after; shorter only"),
+    KIND(CLI_DURATION, "idle-ttl", "DURATION", CLI_BODY, "idle_ttl_seconds", "erased when not used for so long"),
+    LABELS_SET, END};
+static const struct cli_flag sessions_pin[] = {KIND(CLI_FUTURE, "until", "WHEN", CLI_BODY, "until", "2h, or a time"),
+                                               END};
+static const struct cli_flag erase_flags[] = {
+    TEXT("external-id", "TEXT", CLI_BODY, "scope.external_id", "the session with this name"),
+    KIND(CLI_LABEL, "label", "KEY=VALUE", CLI_BODY, "scope.label", "every session with this label"),
+    KIND(CLI_PAST, "idle-before", "WHEN", CLI_BODY, "scope.idle_before",
+         "every session not used since: 30d, or a time"),
+    TEXT("tenant", "TENANT", CLI_BODY, "scope.tenant_id", "the tenant itself, with all it has"),
+    WORD("basis", "gdpr_art17|retention|contract|other", CLI_BODY, "basis", "on what ground"),
+    REASON,
+    TEXT("reference", "TEXT", CLI_BODY, "reference", "your own number for it"),
+    END};
+static const struct cli_flag erasures_ls[] = {
+    STATE_FILTER, TEXT("session", "SESSION", CLI_QUERY, "session_id", "of this session"),
+    TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many"), END};
+static const struct cli_flag certs_get[] = {
+    SWITCH("bundle", CLI_LOCAL, NULL, "the signed text, with its proof"),
+    SWITCH("jws", CLI_LOCAL, NULL, "the signature alone, as a compact JWS"),
+    SWITCH("with-keys", CLI_LOCAL, NULL, "with -o FILE: jwks.json and log.vkey beside it"), END};
+static const struct cli_flag certs_verify[] = {
+    TEXT("keys", "DIR", CLI_LOCAL, NULL, "holds jwks.json and log.vkey, from where you trust; else FILE's folder"),
+    SWITCH("online", CLI_LOCAL, NULL, "let the server do it, with its own keys"), END};
+static const struct cli_flag certs_export[] = {KIND(CLI_PAST, "from", "WHEN", CLI_QUERY, "from", "issued since"),
+                                               KIND(CLI_PAST, "to", "WHEN", CLI_QUERY, "to", "issued until"), END};
+#define AUDIT_FILTERS                                                                                          \
+    TEXT("op", "OP", CLI_QUERY, "op", "of this kind"), TEXT("actor", "ID", CLI_QUERY, "actor", "by this key"), \
+        TEXT("session", "SESSION", CLI_QUERY, "session_id", "about this session"),                             \
+        TEXT("outcome", "OUTCOME", CLI_QUERY, "outcome", "ok or a code"),                                      \
+        KIND(CLI_PAST, "from", "WHEN", CLI_QUERY, "from", "since"),                                            \
+        KIND(CLI_PAST, "to", "WHEN", CLI_QUERY, "to", "until")
+static const struct cli_flag audit_ls[] = {AUDIT_FILTERS, END};
+static const struct cli_flag audit_tail[] = {LETTER('n', "lines", "N", "how many at first: 10", NULL),
+                                             LETTER('f', "follow", NULL, "and those that come", NULL), AUDIT_FILTERS,
+                                             END};
+static const struct cli_flag audit_verify[] = {KIND(CLI_NUMBER, "from", "INDEX", CLI_BODY, "from", "first entry"),
+                                               KIND(CLI_NUMBER, "to", "INDEX", CLI_BODY, "to", "entry after the last"),
+                                               SWITCH("full", CLI_BODY, "full", "every leaf from its source"), END};
+static const struct cli_flag events_flags[] = {
+    LETTER('f', "follow", NULL, "stay, and print what comes", NULL),
+    LETTER('n', "count", "N", "end after so many", NULL),
+    TEXT("types", "LIST", CLI_QUERY, "types", "session.created,erasure.state,…"),
+    TEXT("session", "SESSION", CLI_QUERY, "session_id", "about this session"),
+    TEXT("of-tenant", "TENANT", CLI_QUERY, "tenant_id", "of this tenant"),
+    TEXT("after", "ID", CLI_LOCAL, NULL, "those after this one"),
+    END};
+static const struct cli_flag loglevel_flags[] = {
+    TEXT("module", "MODULE", CLI_BODY, "module", "of this module; else all"),
+    KIND(CLI_DURATION, "for", "DURATION", CLI_BODY, "for_seconds", "then back; at most 1h"), END};
+static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "between two looks: 2", NULL),
+                                            LETTER('n', "count", "N", "end after so many looks", NULL), END};
+static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
+
+/* --- the table -----------------------------------------------------------------------------------------------------
+ */
+
+#define ROW(NAME, ARGS, HELP, TRAITS, ...)                                        \
+    {                                                                             \
+        .name = NAME, .args = ARGS, .help = HELP, .traits = (TRAITS), __VA_ARGS__ \
+    }
+#define GET(TARGET) .method = "GET", .target = TARGET
+#define POST(TARGET) .method = "POST", .target = TARGET
+#define PATCH(TARGET) .method = "PATCH", .target = TARGET
+#define DELETE(TARGET) .method = "DELETE", .target = TARGET
+
+const struct cli_command cli_commands[] = {
+    ROW("serve", "", "the server", CLI_CONFIG | CLI_HOOK, .flags = NULL),
+    ROW("dev", "", "a server to play with, in ./kvrun-dev", CLI_CONFIG | CLI_HOOK, .flags = NULL),
+    ROW("demo", "", "show everything once, with a private database and real blocks",
+        CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = demo_flags),
+    ROW("db migrate", "", "bring the schema of db.url to this version", CLI_CONFIG | CLI_HOOK, .flags = NULL),
+    ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG, .flags = NULL),
+    ROW("config check", "", "whether the configuration is valid", CLI_CONFIG, .flags = NULL),
+    ROW("config docs", "", "every key, as a table", CLI_CONFIG, .flags = NULL),
+    ROW("healthcheck", "", "exit 0 when the server on http.admin_listen is alive", CLI_CONFIG, .flags = NULL),
+
+    ROW("status", "", "the server in one document", 0, GET("/v1/status")),
+    ROW("top", "", "the same, again and again on a terminal", 0, GET("/v1/status"), .flags = top_flags, .run = cli_top),
+    ROW("tenants ls", "", "tenants", CLI_LISTS, GET("/v1/tenants"), .flags = tenants_ls, .columns = tenant_columns),
+    ROW("tenants get", "TENANT", "one tenant", 0, GET("/v1/tenants/{0}")),
+    ROW("tenants create", "NAME", "a new tenant", CLI_DRY | CLI_IDEMPOTENT, POST("/v1/tenants"), .arg_member = "name",
+        .flags = tenants_create),
+    ROW("tenants update", "TENANT", "change its names and labels", CLI_DRY | CLI_MATCHES, PATCH("/v1/tenants/{0}"),
+        .flags = tenants_update),
+    ROW("tenants suspend", "TENANT", "stop its traffic; nothing is erased", CLI_IDEMPOTENT,
+        POST("/v1/tenants/{0}:suspend"), .flags = tenants_suspend),
+    ROW("tenants resume", "TENANT", "let its traffic in again", CLI_IDEMPOTENT, POST("/v1/tenants/{0}:resume")),
+    ROW("tenants delete", "TENANT", "erase a tenant, after a day of grace", CLI_DRY | CLI_MATCHES | CLI_WAITS,
+        DELETE("/v1/tenants/{0}"), .flags = tenants_delete, .danger = "erases all that this tenant has:"),
+    ROW("tenants restore", "TENANT", "call a deletion back in its day of grace", CLI_IDEMPOTENT,
+        POST("/v1/tenants/{0}:restore")),
+    ROW("tenants usage", "TENANT", "what it uses, of what it may", 0, GET("/v1/tenants/{0}/usage")),
+
+    ROW("keys ls", "", "API keys", CLI_LISTS | CLI_TENANT, GET("/v1/api-keys"),
+        .tenant_target = "/v1/tenants/{t}/api-keys", .columns = key_columns),
+    ROW("keys get", "KEY", "one API key, without its secret", CLI_TENANT, GET("/v1/api-keys/{0}"),
+        .tenant_target = "/v1/tenants/{t}/api-keys/{0}"),
+    ROW("keys create", "NAME", "a new API key; its secret is shown once", CLI_TENANT | CLI_DRY | CLI_IDEMPOTENT,
+        POST("/v1/api-keys"), .tenant_target = "/v1/tenants/{t}/api-keys", .arg_member = "name", .flags = keys_create,
+        .run = cli_key_create),
+    ROW("keys update", "KEY", "change its name, or let it do less", CLI_TENANT | CLI_DRY | CLI_MATCHES,
+        PATCH("/v1/api-keys/{0}"), .tenant_target = "/v1/tenants/{t}/api-keys/{0}", .flags = keys_update),
+    ROW("keys rotate", "KEY", "a new secret; the old one goes on for a while", CLI_TENANT | CLI_IDEMPOTENT,
+        POST("/v1/api-keys/{0}:rotate"), .tenant_target = "/v1/tenants/{t}/api-keys/{0}:rotate", .flags = keys_rotate,
+        .run = cli_key_create),
+    ROW("keys revoke", "KEY", "refuse it from now on", CLI_TENANT | CLI_DRY | CLI_MATCHES, DELETE("/v1/api-keys/{0}"),
+        .tenant_target = "/v1/tenants/{t}/api-keys/{0}", .danger = "revokes for ever the key"),
+
+    ROW("policies get", "", "the policy in force; without --tenant that of the platform", CLI_TENANT,
+        GET("/v1/platform/policy"), .tenant_target = "/v1/tenants/{t}/policy"),
+    ROW("policies set", "FILE", "put a policy in force", CLI_TENANT | CLI_DRY | CLI_MATCHES, .method = "PUT",
+        .target = "/v1/platform/policy", .tenant_target = "/v1/tenants/{t}/policy", .run = cli_policy_set),
+    ROW("policies diff", "FILE", "what a policy would change", CLI_TENANT, POST("/v1/policies:diff"),
+        .run = cli_policy_diff),
+    ROW("policies eval", "", "what the policy says to an action", CLI_TENANT, POST("/v1/policies:evaluate"),
+        .flags = policies_eval, .run = cli_policy_eval),
+    ROW("policies versions", "", "the versions there were", CLI_TENANT | CLI_LISTS, .method = "GET",
+        .tenant_target = "/v1/tenants/{t}/policy/versions", .columns = version_columns),
+
+    ROW("sessions ls", "", "sessions", CLI_LISTS, GET("/v1/sessions"), .flags = sessions_ls,
+        .columns = session_columns),
+    ROW("sessions get", "SESSION", "one session", 0, GET("/v1/sessions/{0}"), .flags = sessions_get),
+    ROW("sessions create", "", "a new session, or the one with this external id", CLI_DRY | CLI_IDEMPOTENT,
+        POST("/v1/sessions"), .flags = sessions_create),
+    ROW("sessions update", "SESSION", "change labels and times", CLI_DRY | CLI_MATCHES, PATCH("/v1/sessions/{0}"),
+        .flags = sessions_update),
+    ROW("sessions touch", "SESSION", "it was used just now", 0, POST("/v1/sessions/{0}:touch")),
+    ROW("sessions pin", "SESSION", "keep it, whatever its times say", 0, POST("/v1/sessions/{0}:pin"),
+        .flags = sessions_pin),
+    ROW("sessions unpin", "SESSION", "its times count again", 0, POST("/v1/sessions/{0}:unpin")),
+    ROW("sessions rm", "SESSION", "erase it", CLI_DRY | CLI_WAITS, DELETE("/v1/sessions/{0}"),
+        .danger = "erases for ever the session"),
+    ROW("sessions explain", "SESSION", "why its blocks are where they are", 0, POST("/v1/sessions/{0}:explain")),
+
+    ROW("erase", "[SESSION]", "erase for ever, with a certificate", CLI_DRY | CLI_WAITS | CLI_IDEMPOTENT | CLI_FILES,
+        POST("/v1/erasures"), .arg_member = "scope.session_id", .flags = erase_flags, .danger = "erases for ever",
+        .run = cli_erase),
+    ROW("erasures ls", "", "erasures", CLI_LISTS, GET("/v1/erasures"), .flags = erasures_ls,
+        .columns = erasure_columns),
+    ROW("erasures get", "ERASURE", "one erasure", CLI_WAITS, GET("/v1/erasures/{0}")),
+    ROW("erasures cancel", "ERASURE", "call it back, as long as that is possible", CLI_IDEMPOTENT,
+        POST("/v1/erasures/{0}:cancel")),
+    ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .columns = certificate_columns),
+    ROW("certs get", "CERTIFICATE", "one certificate, by its id or its erasure's", CLI_FILES,
+        GET("/v1/certificates/{0}"), .flags = certs_get, .run = cli_cert_get),
+    ROW("certs verify", "FILE", "check a certificate, without a server", 0, POST("/v1/certificates:verify"),
+        .flags = certs_verify, .run = cli_cert_verify),
+    ROW("certs export", "", "all certificates with what proves them, a tar archive", CLI_FILES,
+        GET("/v1/certificates:export"), .flags = certs_export, .run = cli_cert_export),
+
+    ROW("audit ls", "", "entries of the audit log", CLI_LISTS, GET("/v1/audit/entries"), .flags = audit_ls,
+        .columns = entry_columns),
+    ROW("audit tail", "", "the last entries", 0, GET("/v1/audit/entries"), .flags = audit_tail,
+        .columns = entry_columns, .run = cli_audit_tail),
+    ROW("audit verify", "", "let the server check its log, leaf by leaf", CLI_IDEMPOTENT, POST("/v1/audit:verify"),
+        .flags = audit_verify, .run = cli_audit_verify),
+    ROW("audit export", "", "the log as tiles, a tar archive", CLI_FILES, GET("/v1/audit:export"),
+        .run = cli_audit_export),
+
+    ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS, GET("/v1/tiers"), .columns = tier_columns),
+    ROW("tiers get", "TIER", "one tier", 0, GET("/v1/tiers/{0}")),
+    ROW("tiers drain", "TIER", "move its blocks down", CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tiers/{0}:drain")),
+    ROW("engines ls", "", "engines", CLI_LISTS, GET("/v1/engines"), .columns = engine_columns),
+    ROW("engines get", "ENGINE", "one engine", 0, GET("/v1/engines/{0}")),
+    ROW("events", "", "what happened; with --follow, what happens", 0, GET("/v1/events"), .flags = events_flags,
+        .columns = event_columns, .run = cli_events),
+    ROW("ops ls", "", "long-running operations", CLI_LISTS, GET("/v1/operations"), .columns = operation_columns),
+    ROW("ops get", "OPERATION", "one operation", 0, GET("/v1/operations/{0}")),
+    ROW("ops wait", "OPERATION", "until it is done; exits as its error says", 0, GET("/v1/operations/{0}"),
+        .run = cli_op_wait),
+    ROW("ops cancel", "OPERATION", "ask it to end", CLI_IDEMPOTENT, POST("/v1/operations/{0}:cancel")),
+    ROW("loglevel", "[LEVEL]", "what is logged; with LEVEL, change it for a while", 0, GET("/v1/loglevel"),
+        .flags = loglevel_flags, .run = cli_loglevel),
+    ROW("backups", "", "what to back up, and what never to", 0, GET("/v1/backups")),
+
+    ROW("completion", "SHELL", "a script for bash, zsh or fish", CLI_ALONE, .run = cli_completion),
+    ROW("man", "", "this program's manual page, for man -l -", CLI_ALONE, .run = cli_man),
+    ROW("version", "", "this program's version", CLI_ALONE, .run = cli_version),
+    ROW("help", "[WORDS...]", "about a command", CLI_ALONE, .run = cli_help),
+    {.name = NULL},
+};
+
+const struct cli_alias cli_aliases[] = {
+    {"why", "sessions explain"},
+    {"tenants list", "tenants ls"},
+    {"keys list", "keys ls"},
+    {"sessions list", "sessions ls"},
+    {"certs list", "certs ls"},
+    {"ops list", "ops ls"},
+    {NULL, NULL},
+};
+
+/* --- looking up ----------------------------------------------------------------------------------------------------
+ */
+
+static size_t words_of(const char *name)
+{
+    size_t count = 1;
+    for (const char *p = name; (p = strchr(p, ' ')) != NULL; p++) {
+        count++;
+    }
+    return count;
+}
+
+static bool matches(const char *name, size_t words, char *const *argv)
+{
+    for (size_t i = 0; i < words; i++) {
+        size_t len = strcspn(name, " ");
+        if (strlen(argv[i]) != len || memcmp(argv[i], name, len) != 0) {
+            return false;
+        }
+        name += len + (name[len] == ' ' ? 1 : 0);
+    }
+    return true;
+}
+
+static const struct cli_command *by_name(const char *name)
+{
+    for (size_t i = 0; cli_commands[i].name != NULL; i++) {
+        if (strcmp(cli_commands[i].name, name) == 0) {
+            return &cli_commands[i];
+        }
+    }
+    return NULL;
+}
+
+const struct cli_command *cli_find(int argc, char *const *argv, int *ret_words)
+{
+    for (size_t words = argc < 2 ? (size_t)argc : 2; words > 0; words--) {
+        for (size_t i = 0; cli_commands[i].name != NULL; i++) {
+            if (words_of(cli_commands[i].name) == words && matches(cli_commands[i].name, words, argv)) {
+                *ret_words = (int)words;
+                return &cli_commands[i];
+            }
+        }
+        for (size_t i = 0; cli_aliases[i].name != NULL; i++) {
+            if (words_of(cli_aliases[i].name) == words && matches(cli_aliases[i].name, words, argv)) {
+                *ret_words = (int)words;
+                return by_name(cli_aliases[i].target);
+            }
+        }
+    }
+    return NULL;
+}
+
+bool cli_is_group(const char *name)
+{
+    size_t len = strlen(name);
+    for (size_t i = 0; cli_commands[i].name != NULL; i++) {
+        if (strncmp(cli_commands[i].name, name, len) == 0 && cli_commands[i].name[len] == ' ') {
+            return true;
+        }
+    }
+    return false;
+}
+
+const struct cli_flag *cli_flag_at(const struct cli_command *command, size_t index)
+{
+    size_t own = 0;
+    while (command->flags != NULL && command->flags[own].name != NULL) {
+        own++;
+    }
+    if (index < own) {
+        return &command->flags[index];
+    }
+    index -= own;
+    for (size_t i = 0; i < TRAIT_FLAGS; i++) {
+        if ((command->traits & trait_flags[i].trait) != 0 && index-- == 0) {
+            return &trait_flags[i].flag;
+        }
+    }
+    return command->danger != NULL && index == 0 ? &yes_flag : NULL;
+}
+
+static bool takes_globals(const struct cli_command *command)
+{
+    return (command->traits & CLI_CONFIG) == 0;
+}
+
+static const struct cli_flag help_flag = LETTER('h', "help", NULL, "this text", NULL);
+
+const struct cli_flag *cli_find_flag(const struct cli_command *command, const char *name, size_t len)
+{
+    const struct cli_flag *flag = NULL;
+    for (size_t i = 0; (flag = cli_flag_at(command, i)) != NULL; i++) {
+        if (strlen(flag->name) == len && memcmp(flag->name, name, len) == 0) {
+            return flag;
+        }
+    }
+    for (size_t i = 0; takes_globals(command) && cli_global_flags[i].name != NULL; i++) {
+        if (strlen(cli_global_flags[i].name) == len && memcmp(cli_global_flags[i].name, name, len) == 0) {
+            return &cli_global_flags[i];
+        }
+    }
+    return len == 4 && memcmp(name, "help", 4) == 0 ? &help_flag : NULL;
+}
+
+const struct cli_flag *cli_find_letter(const struct cli_command *command, char letter)
+{
+    const struct cli_flag *flag = NULL;
+    for (size_t i = 0; (flag = cli_flag_at(command, i)) != NULL; i++) {
+        if (flag->letter == letter) {
+            return flag;
+        }
+    }
+    for (size_t i = 0; takes_globals(command) && cli_global_flags[i].name != NULL; i++) {
+        if (cli_global_flags[i].letter == letter) {
+            return &cli_global_flags[i];
+        }
+    }
+    return letter == 'h' ? &help_flag : NULL;
+}
