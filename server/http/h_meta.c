@@ -4,6 +4,8 @@
 #include "server/http/httpd_int.h"
 #include "server/http/problem.h"
 
+#define PUBLIC_HOUR "public, max-age=3600"
+
 /* Routes that need the service while it is starting. They have no call whose errinfo could carry the text. */
 static KV_RC starting(struct kv_req *req)
 {
@@ -17,6 +19,7 @@ KV_RC kv_h_openapi(struct kv_call *call, struct kv_req *req)
 {
     (void)call;
     req->response.content_type = "application/yaml"; /* RFC 9512 */
+    req->response.cache_control = PUBLIC_HOUR;
     kv_buf_append(&req->response.body, kv_openapi_yaml, sizeof kv_openapi_yaml);
     return KV_OK;
 }
@@ -25,6 +28,7 @@ KV_RC kv_h_jwks(struct kv_call *call, struct kv_req *req)
 {
     (void)call;
     struct kv_svc *svc = kv_httpd_svc(req->httpd);
+    req->response.cache_control = PUBLIC_HOUR;
     return svc == NULL ? starting(req) : kv_svc_jwks(svc, &req->response.body);
 }
 
@@ -33,5 +37,6 @@ KV_RC kv_h_log_vkey(struct kv_call *call, struct kv_req *req)
     (void)call;
     struct kv_svc *svc = kv_httpd_svc(req->httpd);
     req->response.content_type = "text/plain; charset=utf-8";
+    req->response.cache_control = PUBLIC_HOUR;
     return svc == NULL ? starting(req) : kv_svc_log_vkey(svc, &req->response.body);
 }

@@ -5,6 +5,7 @@
 #include "dataplane/base/metric.h"
 #include "kv_version.h"
 #include "server/http/h_shared.h"
+#include "server/http/headers.h"
 #include "server/http/httpd_int.h"
 
 #include <inttypes.h>
@@ -168,6 +169,24 @@ static void write_about(struct kv_buf *out, struct kv_svc *svc)
     kv_out_id(out, "instance", "ins", &about.instance);
 }
 
+/* Routes that will go, so that a client need not meet one to learn of it. */
+static void write_deprecated(struct kv_buf *out)
+{
+    kv_out_array(out, "deprecated");
+    for (const struct kv_deprecation *row = kv_deprecations; row->method != NULL; row++) {
+        kv_out_open(out);
+        kv_out_text(out, "method", row->method);
+        kv_out_text(out, "path", row->pattern);
+        kv_out_time(out, "deprecated_at", row->since_s * 1000000);
+        if (row->sunset_s != 0) {
+            kv_out_time(out, "sunset_at", row->sunset_s * 1000000);
+        }
+        kv_out_text(out, "link", row->link);
+        kv_out_close(out);
+    }
+    kv_out_array_end(out);
+}
+
 KV_RC kv_h_version(struct kv_call *call, struct kv_req *req)
 {
     (void)call;
@@ -179,6 +198,7 @@ KV_RC kv_h_version(struct kv_call *call, struct kv_req *req)
     kv_out_array(out, "api");
     kv_out_text(out, NULL, "v1");
     kv_out_array_end(out);
+    write_deprecated(out);
     if (svc != NULL) {
         write_about(out, svc);
     }

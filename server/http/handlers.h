@@ -9,6 +9,7 @@
 #include "server/http/router.h"
 
 kv_handler kv_h_livez, kv_h_readyz, kv_h_startupz, kv_h_metrics, kv_h_version, kv_h_openapi, kv_h_jwks, kv_h_log_vkey;
+kv_handler kv_h_problems, kv_h_problem;
 kv_handler kv_h_tenant_create, kv_h_tenant_get, kv_h_key_create, kv_h_tiers, kv_h_tier_drain;
 kv_handler kv_h_session_create, kv_h_session_get;
 kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;

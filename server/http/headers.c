@@ -39,6 +39,11 @@ static void put_safety(const struct sink *to, const struct kv_req *req)
     put(to, "X-Content-Type-Options", "nosniff");
     put(to, "Cache-Control", req->response.cache_control == NULL ? "no-store" : req->response.cache_control);
     put(to, "Referrer-Policy", "no-referrer");
+    if (req->response.content_type != NULL && strncmp(req->response.content_type, "text/html", 9) == 0) {
+        put(to, "Content-Security-Policy",
+            "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
+            "frame-ancestors 'none'");
+    }
 }
 
 static void put_trace(const struct sink *to, const struct kv_req *req)

@@ -6,6 +6,7 @@
 
 #include "dataplane/base/id.h"
 #include "server/http/codec.h"
+#include "server/http/problem_text.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -54,6 +55,21 @@ static void write_errors(struct kv_buf *body, const struct kv_errinfo *info)
     kv_out_array_end(body);
 }
 
+/* A command that helps; of an erased session the one that shows its erasure. */
+static void write_hint(struct kv_buf *body, enum kv_err code, const struct kv_id *erasure)
+{
+    char text[96], id[KV_ID_TEXT_SIZE];
+    const char *hint = kv_problem_hint(code);
+    if (code == KV_E_SESSION_ERASED && erasure != NULL && !kv_id_is_zero(erasure)) {
+        kv_id_text("era", erasure, id);
+        snprintf(text, sizeof text, "kvrun erasures get %s", id);
+        hint = text;
+    }
+    if (hint != NULL) {
+        kv_out_text(body, "hint", hint);
+    }
+}
+
 static void write_certificate(struct kv_buf *body, const struct kv_id *erasure)
 {
     char text[KV_ID_TEXT_SIZE], link[96];
@@ -74,6 +90,12 @@ void kv_problem(struct kv_req *req, enum kv_err rc, const struct kv_errinfo *inf
     response->status = kv_err_http(code);
     response->content_type = "application/problem+json";
     response->retry_after_seconds = retry_after(code);
+    response->cache_control = NULL;
+    response->etag[0] = '\0';
+    kv_buf_reset(&response->link);
+    if (code != KV_E_SECRET_SHOWN) { /* whose Location leads to what was made */
+        response->location[0] = '\0';
+    }
     kv_buf_reset(body);
     snprintf(type, sizeof type, "/problems/%s", kv_err_name(code));
     kv_out_open(body);
@@ -88,6 +110,7 @@ void kv_problem(struct kv_req *req, enum kv_err rc, const struct kv_errinfo *inf
     if (info != NULL && info->pointer[0] != '\0' && !hidden) {
         write_errors(body, info);
     }
+    write_hint(body, code, erasure);
     if (erasure != NULL && !kv_id_is_zero(erasure)) {
         write_certificate(body, erasure);
     }

@@ -41,6 +41,8 @@ const struct kv_route kv_routes[] = {
     {"GET", "/metrics", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_metrics, NULL},
     {"GET", "/version", 0, API | ADMIN | PUBLIC | INLINE, kv_h_version, NULL},
     {"GET", "/v1/openapi.yaml", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_openapi, NULL},
+    {"GET", "/problems", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_problems, NULL},
+    {"GET", "/problems/{}", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_problem, NULL},
     {"GET", "/.well-known/kvrun/jwks.json", 0, API | PUBLIC | INLINE, kv_h_jwks, NULL},
     {"GET", "/.well-known/kvrun/log.vkey", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_log_vkey, NULL},
 
