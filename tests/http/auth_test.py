@@ -10,7 +10,7 @@ O, T, E, A = "operator", "tenant_admin", "engine", "auditor"
 EXPECTED = {
     ("GET", "/livez"): None, ("GET", "/readyz"): None, ("GET", "/startupz"): None, ("GET", "/metrics"): None,
     ("GET", "/version"): None, ("GET", "/v1/openapi.yaml"): None, ("GET", "/.well-known/kvrun/jwks.json"): None,
-    ("GET", "/.well-known/kvrun/log.vkey"): None,
+    ("GET", "/.well-known/kvrun/log.vkey"): None, ("GET", "/problems"): None, ("GET", "/problems/{}"): None,
     ("POST", "/v1/tenants"): {O}, ("GET", "/v1/tenants/{}"): {O, T}, ("POST", "/v1/tenants/{}/api-keys"): {O, T},
     ("GET", "/v1/tiers"): {O}, ("POST", "/v1/tiers/dram:drain"): {O},
     ("POST", "/v1/sessions"): {T, E}, ("GET", "/v1/sessions/{}"): {T, E, A},
@@ -25,6 +25,8 @@ PREFIXES = {"tenants": "ten", "sessions": "ses", "engines": "eng", "pools": "poo
 
 def example(pattern):
     """A path of the pattern, with an id of the right kind that nothing has."""
+    if pattern.startswith("/problems"):
+        return pattern.replace("{}", "stale")
     kind = pattern.split("/")[2] if "{}" in pattern else ""
     return pattern.replace("{}", PREFIXES.get(kind, "x") + "_" + "0" * 26)
 
@@ -42,8 +44,9 @@ class Access(rig.Suite):
         return [(m, example(p), roles) for (m, p), roles in EXPECTED.items() if (roles is None) == public]
 
     def call(self, method, path, token, body=None, **how):
-        body = {} if method == "POST" and body is None else body
-        return self.server.call(method, path, token, body, **how)
+        body = {} if method in ("POST", "PUT", "PATCH") and body is None else body
+        kind = {"Content-Type": "application/merge-patch+json"} if method == "PATCH" else {}
+        return self.server.call(method, path, token, body, kind, **how)
 
     def test_the_table_of_routes_is_the_one_that_was_meant(self):
         table = {(row.method, row.pattern): row.roles or None for row in contract.route_table(rig.options.source)}
