@@ -9,7 +9,7 @@
 #include <string.h>
 #include <unistd.h>
 
-static int serve(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+static int serve(struct kv_conf *conf, enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)origins;
     (void)argc;
@@ -18,7 +18,7 @@ static int serve(struct kv_conf *conf, const enum kv_conf_origin *origins, int a
 }
 
 /* Puts what is to be played with in the place of the defaults. */
-static int dev(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+static int dev(struct kv_conf *conf, enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)origins;
     (void)argc;
@@ -32,14 +32,14 @@ static int dev(struct kv_conf *conf, const enum kv_conf_origin *origins, int arg
     return kv_serve(conf, true);
 }
 
-static int demo(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+static int demo(struct kv_conf *conf, enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)conf;
     (void)origins;
     return kv_demo(argc, argv);
 }
 
-static int migrate(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+static int migrate(struct kv_conf *conf, enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)origins;
     (void)argc;

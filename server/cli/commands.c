@@ -279,6 +279,9 @@ static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "bet
                                             LETTER('n', "count", "N", "end after so many looks", NULL), END};
 static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
 
+static const struct cli_flag config_show[] = {
+    SWITCH("origin", CLI_LOCAL, NULL, "with where each value comes from, as always"), END};
+
 /* --- the table -----------------------------------------------------------------------------------------------------
  */
 
@@ -297,7 +300,7 @@ const struct cli_command cli_commands[] = {
     ROW("demo", "", "show everything once, with a private database and real blocks",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = demo_flags),
     ROW("db migrate", "", "bring the schema of db.url to this version", CLI_CONFIG | CLI_HOOK, .flags = NULL),
-    ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG, .flags = NULL),
+    ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG, .flags = config_show),
     ROW("config check", "", "whether the configuration is valid", CLI_CONFIG, .flags = NULL),
     ROW("config docs", "", "every key, as a table", CLI_CONFIG, .flags = NULL),
     ROW("healthcheck", "", "exit 0 when the server on http.admin_listen is alive", CLI_CONFIG, .flags = NULL),
