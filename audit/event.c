@@ -9,12 +9,13 @@
 #include <string.h>
 
 static const char *const op_names[] = {
-    [KV_AUDIT_TENANT_CREATE] = "tenant.create",   [KV_AUDIT_KEY_CREATE] = "key.create",
-    [KV_AUDIT_SESSION_CREATE] = "session.create", [KV_AUDIT_ERASE_REQUEST] = "erase.request",
-    [KV_AUDIT_ERASE_DESTROY] = "erase.destroy",   [KV_AUDIT_ERASE_QUARANTINE] = "erase.quarantine",
-    [KV_AUDIT_OFFLOAD] = "block.offload",         [KV_AUDIT_RESTORE] = "block.restore",
-    [KV_AUDIT_INTEGRITY] = "block.integrity",     [KV_AUDIT_ROOT_CHANGE] = "root.change",
-    [KV_AUDIT_INSTANCE_JOIN] = "instance.join",
+    [KV_AUDIT_TENANT_CREATE] = "tenant.create",     [KV_AUDIT_KEY_CREATE] = "key.create",
+    [KV_AUDIT_SESSION_CREATE] = "session.create",   [KV_AUDIT_ERASE_REQUEST] = "erase.request",
+    [KV_AUDIT_ERASE_DESTROY] = "erase.destroy",     [KV_AUDIT_ERASE_QUARANTINE] = "erase.quarantine",
+    [KV_AUDIT_OFFLOAD] = "block.offload",           [KV_AUDIT_RESTORE] = "block.restore",
+    [KV_AUDIT_INTEGRITY] = "block.integrity",       [KV_AUDIT_ROOT_CHANGE] = "root.change",
+    [KV_AUDIT_INSTANCE_JOIN] = "instance.join",     [KV_AUDIT_INSTANCE_STOP] = "instance.stop",
+    [KV_AUDIT_CONFIG_LOGLEVEL] = "config.loglevel",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

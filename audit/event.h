@@ -20,6 +20,8 @@ enum kv_audit_op {
     KV_AUDIT_INTEGRITY,
     KV_AUDIT_ROOT_CHANGE,
     KV_AUDIT_INSTANCE_JOIN,
+    KV_AUDIT_INSTANCE_STOP,
+    KV_AUDIT_CONFIG_LOGLEVEL,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

@@ -1,7 +1,6 @@
 /*
- * See serve.h. Order of the end: no new work, readiness goes, running requests end within the grace, listeners stop,
- * the data plane drains and writes its checkpoint, the database goes last. Must never print a key except where the
- * command is for trying things out (dev).
+ * See serve.h. The start, bottom-up; serve_run.c has the rest of a server's life. Must never print a key except where
+ * the command is for trying things out (dev).
  */
 #include "server/serve.h"
 
@@ -13,18 +12,15 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define WATCH_MS 500
 #define EXIT_USAGE 2
 
 /* --- start ------------------------------------------------------------------------------------------------------- */
@@ -86,6 +82,13 @@ static enum kv_cipher_backend cipher(const char *name)
                                           : KV_CIPHER_AUTO;
 }
 
+static enum kv_pg_prepare prepare_kind(const char *name)
+{
+    return strcmp(name, "on") == 0    ? KV_PG_PREPARE_ON
+           : strcmp(name, "off") == 0 ? KV_PG_PREPARE_OFF
+                                      : KV_PG_PREPARE_AUTO;
+}
+
 /* The signals are blocked and read later, so one that waits is a wish to end. */
 static bool asked_to_end(void)
 {
@@ -100,6 +103,10 @@ static KV_RC start_service(struct server *server)
                                   .migrate_auto =
                                       strcmp(conf->db_migrate, "auto") == 0 ||
                                       server->cluster != NULL, /* a database of our own is ours to migrate */
+                                  .db_prepare = prepare_kind(conf->db_prepare),
+                                  .db_statement_timeout_ms = (uint32_t)conf->db_statement_timeout_ms,
+                                  .db_lock_timeout_ms = (uint32_t)conf->db_lock_timeout_ms,
+                                  .db_start_wait_ns = conf->db_start_wait_ms * KV_MS_NS,
                                   .state_folder = server->state,
                                   .root_provider = conf->root_provider,
                                   .root_path = server->root_path,
@@ -214,75 +221,6 @@ static void log_ready(const struct server *server)
            KV_FT("database", server->cluster == NULL ? "db.url" : "private"));
 }
 
-/* A private database that ended is started again where it was: its clients heal by themselves. */
-static void watch_cluster(struct server *server)
-{
-    if (server->cluster != NULL && !kv_private_cluster_alive(server->cluster)) {
-        struct kv_errinfo info = {0};
-        enum kv_err rc = kv_private_cluster_revive(server->cluster, &info);
-        kv_log(rc == KV_OK ? KV_LOG_WARN : KV_LOG_ERROR, "server", "database-revived", KV_FRC(rc),
-               KV_FT("text", info.text));
-    }
-}
-
-static void run(struct server *server, int signals)
-{
-    for (;;) {
-        struct signalfd_siginfo signal_info;
-        struct pollfd fd = {.fd = signals, .events = POLLIN};
-        int n = poll(&fd, 1, WATCH_MS);
-        watch_cluster(server);
-        if (n <= 0 || read(signals, &signal_info, sizeof signal_info) != (ssize_t)sizeof signal_info) {
-            continue;
-        }
-        kv_log(KV_LOG_INFO, "server", "signal", KV_FU("number", signal_info.ssi_signo));
-        if (signal_info.ssi_signo == SIGTERM || signal_info.ssi_signo == SIGINT) {
-            return;
-        }
-    }
-}
-
-static int block_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigaddset(&set, SIGHUP);
-    sigaddset(&set, SIGUSR1);
-    sigprocmask(SIG_BLOCK, &set, NULL);
-    return signalfd(-1, &set, SFD_CLOEXEC);
-}
-
-/* From here on the first signal that comes ends the process as if nobody had asked it to be orderly. */
-static void unblock_signals(void)
-{
-    sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
-    sigprocmask(SIG_UNBLOCK, &set, NULL);
-}
-
-static enum kv_err stop(struct server *server)
-{
-    enum kv_err rc = KV_OK;
-    if (server->svc != NULL) {
-        kv_svc_begin_stop(server->svc);
-    }
-    if (server->httpd != NULL) {
-        rc = kv_httpd_quiesce(server->httpd, server->conf->shutdown_grace_ms * KV_MS_NS);
-        kv_httpd_stop(server->httpd);
-    }
-    if (server->svc != NULL) {
-        enum kv_err stopped = kv_svc_stop(server->svc);
-        rc = rc == KV_OK ? stopped : rc;
-    }
-    kv_private_cluster_stop(server->cluster);
-    serve_leave_places(server);
-    return rc;
-}
-
 static int report(const struct server *server, enum kv_err rc)
 {
     /* A text of another code is about something that was tried before and got over. */
@@ -292,48 +230,66 @@ static int report(const struct server *server, enum kv_err rc)
     return EXIT_USAGE;
 }
 
-int kv_serve(const struct kv_conf *conf, bool dev)
+static void harden(void)
 {
     struct rlimit no_core = {0};
-    enum kv_log_level level = KV_LOG_INFO;
-    if (kv_log_parse_level(conf->log_level, &level) == KV_OK) {
-        kv_log_set_level(level);
-    }
     umask(0077);
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_CORE, &no_core); /* a core would hold keys */
 #ifndef __SANITIZE_ADDRESS__
     prctl(PR_SET_DUMPABLE, 0); /* and so would a debugger's look; the leak checker needs it, though */
 #endif
-    struct server *server = kv_alloc(sizeof *server);
-    int signals = block_signals();
-    if (server == NULL || signals < 0) {
-        return 1;
+}
+
+static void tell_ready(const struct server *server)
+{
+    if (server->dev) {
+        print_dev(server);
+        print_key(server);
+        fflush(stdout);
     }
-    server->conf = conf;
-    server->dev = dev;
-    server->env = &kv_env_system;
-    server->lock_fd = -1;
-    enum kv_err rc = start(server);
-    int code = 0;
-    if (rc != KV_OK) {
-        code = report(server, rc);
-    } else {
-        if (dev) {
-            print_dev(server);
-            print_key(server);
-            fflush(stdout);
-        }
-        log_ready(server);
-        run(server, signals);
+    log_ready(server);
+    serve_notify_send(&server->notify, "READY=1\nSTATUS=serving on port %u", kv_httpd_port(server->httpd));
+}
+
+static int live(struct server *server, int signals)
+{
+    enum kv_err started = start(server);
+    int code = started == KV_OK ? 0 : report(server, started);
+    if (started == KV_OK) {
+        tell_ready(server);
+        serve_run(server, signals);
     }
-    unblock_signals();
-    rc = stop(server);
+    enum kv_err rc = serve_stop(server, started == KV_OK);
     if (rc != KV_OK && code == 0) {
         kv_log(KV_LOG_WARN, "server", "stopped-late", KV_FRC(rc));
         code = 1;
     }
-    kv_log(KV_LOG_INFO, "server", "stopped");
+    kv_log(KV_LOG_INFO, "server", "stopped", KV_FI("exit", code));
+    return code;
+}
+
+int kv_serve(const struct kv_serve_conf *serve)
+{
+    enum kv_log_level level = KV_LOG_INFO;
+    if (kv_log_parse_level(serve->conf->log_level, &level) == KV_OK) {
+        kv_log_set_level(level);
+    }
+    harden();
+    struct server *server = kv_alloc(sizeof *server);
+    int signals = serve_block_signals();
+    if (server == NULL || signals < 0) {
+        return 1;
+    }
+    server->conf = serve->conf;
+    server->serve = serve;
+    server->dev = serve->dev;
+    server->env = &kv_env_system;
+    server->lock_fd = -1;
+    serve_notify_open(&server->notify);
+    serve_notify_send(&server->notify, "STATUS=starting");
+    int code = live(server, signals);
+    serve_notify_close(&server->notify);
     close(signals);
     kv_free(server);
     return code;
@@ -344,8 +300,11 @@ int kv_serve_migrate(const struct kv_conf *conf)
     struct kv_errinfo info = {0};
     struct kv_pg *pg = NULL;
     uint32_t applied = 0;
-    struct kv_pg_conf pg_conf = {
-        .url = conf->db_url, .application_name = "kvrun/migrate", .statement_timeout_ms = 60000, .env = &kv_env_system};
+    struct kv_pg_conf pg_conf = {.url = conf->db_url,
+                                 .application_name = "kvrun/migrate",
+                                 .statement_timeout_ms = 60000,
+                                 .prepare = prepare_kind(conf->db_prepare),
+                                 .env = &kv_env_system};
     if (conf->db_url[0] == '\0') {
         fprintf(stderr, "kvrun: set db.url; a private database is migrated by the server that owns it\n");
         return EXIT_USAGE;

@@ -1,16 +1,21 @@
 /*
- * One running server, as serve.c (its life) and serve_place.c (where it keeps what it has) share it. Thread: main.
+ * One running server, as serve.c (its start), serve_run.c (its life and end) and serve_place.c (where it keeps what it
+ * has) share it. Thread: main.
  */
 #ifndef KV_SERVE_INT_H
 #define KV_SERVE_INT_H
 
 #include "server/config/conf.h"
 #include "server/http/httpd.h"
+#include "server/serve.h"
+#include "server/serve_notify.h"
 #include "server/service/svc.h"
 #include "server/store/private_cluster.h"
 
 struct server {
-    const struct kv_conf *conf;
+    struct kv_conf *conf;
+    const struct kv_serve_conf *serve;
+    struct serve_notify notify;
     const struct kv_env *env;
     struct kv_errinfo info;
     struct kv_private_cluster *cluster;
@@ -28,5 +33,13 @@ KV_RC serve_choose_places(struct server *server);
 void serve_leave_places(struct server *server);
 /* Where the private database lies when its user does not get to the state folder; false: in there. */
 bool serve_database_elsewhere(const struct server *server, char ret_folder[KV_CONF_TEXT_SIZE]);
+
+/* serve_run.c */
+int serve_block_signals(void); /* the descriptor that they are read from */
+/* Until somebody asks for the end. */
+void serve_run(struct server *server, int signals);
+/* The orderly end of whatever was started; from its begin on another signal ends the process at once. `ready`: it
+ * served. KV_E_TIMEOUT: something was cut off, and the log says what. */
+KV_RC serve_stop(struct server *server, bool ready);
 
 #endif

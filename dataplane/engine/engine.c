@@ -305,6 +305,14 @@ void kv_engine_take_cancels(struct kv_engine *engine, struct lane *lane)
     pthread_mutex_unlock(&engine->mutex);
 }
 
+uint64_t kv_engine_last_turn_ns(struct kv_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    uint64_t turn = engine->last_turn_ns;
+    pthread_mutex_unlock(&engine->mutex);
+    return turn;
+}
+
 void kv_engine_stats(struct kv_engine *engine, struct kv_engine_stats *ret_stats)
 {
     pthread_mutex_lock(&engine->mutex);

@@ -127,6 +127,8 @@ struct kv_engine_stats {
     uint64_t block_bytes_max; /* the largest block that fits in dram and in the staging memory */
     const char *io_name, *cipher_name;
 };
+/* When the lane was last seen at work (kv_now_ns); it turns at least every second even when there is nothing to do. */
+uint64_t kv_engine_last_turn_ns(struct kv_engine *engine);
 void kv_engine_stats(struct kv_engine *engine, struct kv_engine_stats *ret_stats); /* any thread, slightly behind */
 
 #endif

@@ -225,6 +225,7 @@ static bool stop_asked(struct lane *lane)
     struct kv_engine *engine = lane->engine;
     pthread_mutex_lock(&engine->mutex);
     bool asked = engine->stop_asked;
+    engine->last_turn_ns = kv_now_ns(lane->env);
     pthread_mutex_unlock(&engine->mutex);
     return asked;
 }

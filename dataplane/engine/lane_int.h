@@ -210,6 +210,7 @@ struct kv_engine {
     bool open;               /* lane.io may be woken */
     bool cancel_pending;
     bool stop_asked;
+    uint64_t last_turn_ns; /* of the lane; under the mutex */
     enum kv_err closed_rc; /* written by the thread, read after it was joined */
     uint32_t operations;   /* submitted and not yet ended */
     struct link registered;

@@ -13,7 +13,7 @@
 /* --- commands that have the configuration of a server ---------------------------------------------------------------
  */
 
-static const char *config_file(int *argc, char **argv)
+const char *kv_cli_config_file(int *argc, char **argv)
 {
     static const char *const places[] = {"./kvrun.conf", "/etc/kvrun/kvrun.conf"};
     for (int i = 1; i < *argc; i++) {
@@ -33,8 +33,8 @@ static const char *config_file(int *argc, char **argv)
     return named;
 }
 
-static int configured(const struct cli_command *command, struct kv_conf *conf, enum kv_conf_origin *origins, int argc,
-                      char **argv, const struct kv_cli_hook *hooks)
+static int configured(const struct cli_command *command, struct kv_conf *conf, const enum kv_conf_origin *origins,
+                      int argc, char **argv, const struct kv_cli_hook *hooks)
 {
     struct cli cli = {.command = command};
     if ((command->traits & CLI_WORDS_ON) == 0) {
@@ -71,48 +71,16 @@ static bool asks_for_help(int argc, char *const *argv)
     return false;
 }
 
-/* What the configuration was made of; loading takes the flags out of argv. Set once, before anything runs. */
-static struct {
-    const char *file;
-    char *const *environment;
-    char **argv;
-    int argc;
-} sources;
-
-KV_RC kv_cli_reload(struct kv_conf *ret_conf, enum kv_conf_origin *ret_origins, struct kv_errinfo *info)
-{
-    int argc = sources.argc;
-    char **argv = kv_alloc_array((size_t)argc + 1, sizeof *argv);
-    if (argv == NULL) {
-        return kv_fail(info, KV_E_NO_MEMORY, "no memory for the configuration");
-    }
-    memcpy(argv, sources.argv, (size_t)argc * sizeof *argv);
-    enum kv_err rc = kv_conf_load(sources.file, sources.environment, &argc, argv, info, ret_conf, ret_origins);
-    kv_free(argv);
-    return rc;
-}
-
-static KV_RC load(int *argc, char **argv, struct kv_conf *conf, enum kv_conf_origin *origins, struct kv_errinfo *info)
-{
-    sources.argv = kv_alloc_array((size_t)*argc + 1, sizeof *argv);
-    if (sources.argv == NULL || origins == NULL) {
-        return kv_fail(info, KV_E_NO_MEMORY, "no memory for the configuration");
-    }
-    sources.argc = *argc;
-    memcpy(sources.argv, argv, (size_t)*argc * sizeof *argv);
-    return kv_conf_load(sources.file, sources.environment, argc, argv, info, conf, origins);
-}
-
 /* argv[0] is the program; its flags may stand before and after the command's words. */
 static int with_configuration(int argc, char **argv, char *const *environment, const struct kv_cli_hook *hooks)
 {
     static struct kv_conf conf;
     struct kv_errinfo info = {0};
     int words = 0, code = CLI_USAGE;
-    sources.file = config_file(&argc, argv);
-    sources.environment = environment;
+    const char *file = kv_cli_config_file(&argc, argv);
     enum kv_conf_origin *origins = kv_alloc_array(kv_conf_count(), sizeof *origins);
-    enum kv_err rc = load(&argc, argv, &conf, origins, &info);
+    enum kv_err rc =
+        origins == NULL ? KV_E_NO_MEMORY : kv_conf_load(file, environment, &argc, argv, &info, &conf, origins);
     const struct cli_command *command = argc < 2 ? NULL : cli_find(argc - 1, argv + 1, &words);
     if (rc != KV_OK) {
         fprintf(stderr, "kvrun: %s\n", info.text);
@@ -122,7 +90,6 @@ static int with_configuration(int argc, char **argv, char *const *environment, c
         code = configured(command, &conf, origins, argc - 1 - words, argv + 1 + words, hooks);
     }
     kv_free(origins);
-    kv_free(sources.argv);
     return code;
 }
 

@@ -10,13 +10,13 @@
 /* A command that lives outside of server/cli. argv: what is left after the command's words and configuration flags. */
 struct kv_cli_hook {
     const char *name; /* as in the table: "db migrate"; ends an array when NULL */
-    int (*run)(struct kv_conf *conf, enum kv_conf_origin *origins, int argc, char **argv);
+    int (*run)(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv);
 };
 
 int kv_cli_main(int argc, char **argv, char *const *environment, const struct kv_cli_hook *hooks);
 
-/* Loads the configuration once more from where kv_cli_main had it: file, environment and flags. */
-KV_RC kv_cli_reload(struct kv_conf *ret_conf, enum kv_conf_origin *ret_origins, struct kv_errinfo *info);
+/* The configuration's file: --config FILE, taken out of argv, else $KVRUN_CONFIG, else the usual places; NULL: none. */
+const char *kv_cli_config_file(int *argc, char **argv);
 
 /* For tests, and for rows of the table. */
 int kv_cli_config(const struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv);

@@ -1,4 +1,4 @@
-/* `kvrun config show | check | docs` and `kvrun healthcheck`. */
+/* `kvrun config show | docs` and `kvrun healthcheck`. */
 #include "server/cli/cli.h"
 
 #include "dataplane/io/httpc.h"
@@ -17,8 +17,6 @@ int kv_cli_config(const struct kv_conf *conf, const enum kv_conf_origin *origins
         kv_conf_show(conf, origins, &out);
     } else if (strcmp(what, "docs") == 0) {
         kv_conf_docs(&out);
-    } else if (strcmp(what, "check") == 0) {
-        kv_buf_text(&out, "configuration ok\n"); /* loading it was the check */
     } else {
         fprintf(stderr, "usage: kvrun config show | check | docs\n");
         return 2;

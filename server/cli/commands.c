@@ -264,6 +264,11 @@ static const struct cli_flag audit_tail[] = {LETTER('n', "lines", "N", "how many
 static const struct cli_flag audit_verify[] = {KIND(CLI_NUMBER, "from", "INDEX", CLI_BODY, "from", "first entry"),
                                                KIND(CLI_NUMBER, "to", "INDEX", CLI_BODY, "to", "entry after the last"),
                                                SWITCH("full", CLI_BODY, "full", "every leaf from its source"), END};
+static const struct cli_flag config_show_flags[] = {
+    SWITCH("origin", CLI_LOCAL, NULL, "where each value comes from; it is always shown"),
+    {0},
+};
+
 static const struct cli_flag events_flags[] = {
     LETTER('f', "follow", NULL, "stay, and print what comes", NULL),
     LETTER('n', "count", "N", "end after so many", NULL),
@@ -278,9 +283,6 @@ static const struct cli_flag loglevel_flags[] = {
 static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "between two looks: 2", NULL),
                                             LETTER('n', "count", "N", "end after so many looks", NULL), END};
 static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
-
-static const struct cli_flag config_show[] = {
-    SWITCH("origin", CLI_LOCAL, NULL, "with where each value comes from, as always"), END};
 
 /* --- the table -----------------------------------------------------------------------------------------------------
  */
@@ -300,8 +302,10 @@ const struct cli_command cli_commands[] = {
     ROW("demo", "", "show everything once, with a private database and real blocks",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = demo_flags),
     ROW("db migrate", "", "bring the schema of db.url to this version", CLI_CONFIG | CLI_HOOK, .flags = NULL),
-    ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG, .flags = config_show),
-    ROW("config check", "", "whether the configuration is valid", CLI_CONFIG, .flags = NULL),
+    ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG,
+        .flags = config_show_flags),
+    ROW("config check", "", "whether a start would succeed: addresses, folders, the database", CLI_CONFIG,
+        .flags = NULL),
     ROW("config docs", "", "every key, as a table", CLI_CONFIG, .flags = NULL),
     ROW("healthcheck", "", "exit 0 when the server on http.admin_listen is alive", CLI_CONFIG, .flags = NULL),
 

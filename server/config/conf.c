@@ -3,8 +3,12 @@
  */
 #include "server/config/conf.h"
 
+#include "dataplane/base/check.h"
+#include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -15,9 +19,15 @@
 
 enum conf_type { CONF_TEXT, CONF_NAME, CONF_WORD, CONF_COUNT, CONF_SIZE, CONF_DURATION, CONF_PERCENT };
 
+/* Beside the type: */
+#define CONF_RELOADABLE 0x100u  /* SIGHUP changes it; every other key is read at the start only */
+#define CONF_SECRET_FILE 0x200u /* may hold a password: KVRUN_X_FILE names a file with it, and it is never shown */
+#define CONF_AUTO 0x400u        /* "auto" is a value: 0 until the end of loading */
+#define CONF_TYPE 0xffu
+
 struct conf_key {
     const char *name;
-    enum conf_type type;
+    unsigned type; /* enum conf_type, and the above */
     size_t offset;
     const char *fallback;
     uint64_t min, max;
@@ -48,23 +58,31 @@ static const struct conf_key keys[] = {
      "refuse requests without Idempotency-Key where one can be sent"},
     {"http.require_if_match", CONF_WORD, AT(http_require_if_match), "none", 0, 0, "none|policy|all",
      "refuse changes without If-Match: none, those of policies, or all that take it"},
-    {"rate.default", CONF_COUNT, AT(rate_default), "1000", 0, 1000000, NULL,
+    {"rate.default", CONF_COUNT | CONF_RELOADABLE, AT(rate_default), "1000", 0, 1000000, NULL,
      "requests a second of one API key, and how many may come at once; 0: as many as come"},
-    {"rate.erase", CONF_COUNT, AT(rate_erase), "50", 1, 1000000, NULL,
+    {"rate.erase", CONF_COUNT | CONF_RELOADABLE, AT(rate_erase), "50", 1, 1000000, NULL,
      "the same for erasing and cancelling, which the others cannot use up"},
-    {"rate.public", CONF_COUNT, AT(rate_public), "20", 1, 1000000, NULL,
+    {"rate.public", CONF_COUNT | CONF_RELOADABLE, AT(rate_public), "20", 1, 1000000, NULL,
      "the same of one address, for what anybody may ask and costs something"},
     {"service.threads", CONF_COUNT, AT(service_threads), "4", 1, 64, NULL,
      "threads that serve requests, one database connection each"},
-    {"db.url", CONF_TEXT, AT(db_url), "", 0, 0, NULL, "PostgreSQL; empty: a private cluster in the state folder"},
+    {"db.url", CONF_TEXT | CONF_SECRET_FILE, AT(db_url), "", 0, 0, NULL,
+     "PostgreSQL; empty: a private cluster in the state folder"},
     {"db.migrate", CONF_WORD, AT(db_migrate), "check", 0, 0, "check|auto",
      "pending schema migrations: refuse to start, or apply"},
+    {"db.prepare", CONF_WORD, AT(db_prepare), "auto", 0, 0, "auto|on|off",
+     "prepared statements and session settings; auto: not behind a pooler"},
+    {"db.statement_timeout", CONF_DURATION, AT(db_statement_timeout_ms), "5s", 100, 60000, NULL, "longest statement"},
+    {"db.lock_timeout", CONF_DURATION, AT(db_lock_timeout_ms), "2s", 50, 60000, NULL, "longest wait for a row"},
+    {"db.start_wait", CONF_DURATION, AT(db_start_wait_ms), "30s", 1000, 3600000, NULL,
+     "how long the start waits for the database before it gives up"},
     {"state.dir", CONF_TEXT, AT(state_dir), "/var/lib/kvrun", 0, 0, NULL,
      "folder of this instance: journal, signing keys, sockets"},
     {"root.provider", CONF_WORD, AT(root_provider), "file", 0, 0, "file|memory", "root of erasure"},
     {"root.path", CONF_TEXT, AT(root_path), "", 0, 0, NULL,
      "file provider; keep it out of every backup; empty: root in the state folder"},
-    {"tiers.dram.bytes", CONF_SIZE, AT(dram_bytes), "256MiB", MIB, 1024 * GIB, NULL, "host memory for sealed blocks"},
+    {"tiers.dram.bytes", CONF_SIZE | CONF_AUTO, AT(dram_bytes), "auto", MIB, 1024 * GIB, NULL,
+     "host memory for sealed blocks; auto: a quarter of what the cgroup allows, at most 64GiB"},
     {"tiers.nvme.path", CONF_TEXT, AT(nvme_path), "", 0, 0, NULL,
      "folder of the nvme tier; empty: nvme in the state folder"},
     {"tiers.nvme.bytes", CONF_SIZE, AT(nvme_bytes), "0", 0, 1024 * 1024 * GIB, NULL,
@@ -85,7 +103,9 @@ static const struct conf_key keys[] = {
     {"audit.max_lag", CONF_DURATION, AT(audit_max_lag_ms), "30s", 1000, 3600000, NULL,
      "age of the oldest of them; past it transfers are refused"},
     {"log.host", CONF_NAME, AT(log_host), "kvrun.local", 0, 0, NULL, "name that the audit logs' origins start with"},
-    {"log.level", CONF_WORD, AT(log_level), "info", 0, 0, "debug|info|warn|error", "what is logged"},
+    {"log.level", CONF_WORD | CONF_RELOADABLE, AT(log_level), "info", 0, 0, "debug|info|warn|error", "what is logged"},
+    {"shutdown.delay", CONF_DURATION, AT(shutdown_delay_ms), "0s", 0, 600000, NULL,
+     "between readyz saying no and the listeners closing, for load balancers"},
     {"shutdown.grace", CONF_DURATION, AT(shutdown_grace_ms), "25s", 0, 600000, NULL,
      "time for running requests at the end"},
 };
@@ -190,6 +210,16 @@ static bool parse_number(const char *value, const struct unit *units, uint64_t *
     return false;
 }
 
+static enum conf_type type_of(const struct conf_key *key)
+{
+    return (enum conf_type)(key->type & CONF_TYPE);
+}
+
+static bool is_text(const struct conf_key *key)
+{
+    return type_of(key) == CONF_TEXT || type_of(key) == CONF_NAME || type_of(key) == CONF_WORD;
+}
+
 static const struct unit *units_of(enum conf_type type)
 {
     return type == CONF_SIZE ? size_units : type == CONF_DURATION ? time_units : plain_units;
@@ -203,16 +233,20 @@ static const char *example_of(enum conf_type type)
 static KV_RC set_number(struct kv_conf *conf, const struct conf_key *key, const char *value, struct kv_errinfo *info)
 {
     uint64_t number = 0;
-    if (!parse_number(value, units_of(key->type), &number)) {
+    if ((key->type & CONF_AUTO) != 0 && strcmp(value, "auto") == 0) {
+        *number_at(conf, key) = 0;
+        return KV_OK;
+    }
+    if (!parse_number(value, units_of(type_of(key)), &number)) {
         return kv_fail(info, KV_E_CONFIG, "%s: \"%.40s\" is not a value; write %s", key->name, value,
-                       example_of(key->type));
+                       example_of(type_of(key)));
     }
     if (number < key->min || number > key->max) {
         return kv_fail(info, KV_E_CONFIG, "%s: %.40s is out of range (%" PRIu64 " to %" PRIu64 "%s)", key->name, value,
                        key->min, key->max,
-                       key->type == CONF_SIZE       ? " bytes"
-                       : key->type == CONF_DURATION ? " ms"
-                                                    : "");
+                       type_of(key) == CONF_SIZE       ? " bytes"
+                       : type_of(key) == CONF_DURATION ? " ms"
+                                                       : "");
     }
     *number_at(conf, key) = number;
     return KV_OK;
@@ -229,14 +263,14 @@ static bool is_name(const char *value)
 
 static KV_RC set_value(struct kv_conf *conf, const struct conf_key *key, const char *value, struct kv_errinfo *info)
 {
-    if (key->type != CONF_TEXT && key->type != CONF_NAME && key->type != CONF_WORD) {
+    if (!is_text(key)) {
         return set_number(conf, key, value, info);
     }
-    if (key->type == CONF_NAME && !is_name(value)) {
+    if (type_of(key) == CONF_NAME && !is_name(value)) {
         return kv_fail(info, KV_E_CONFIG, "%s: write a host name: 1 to %d letters, digits, dots, - and _", key->name,
                        NAME_BYTES_MAX);
     }
-    if (key->type == CONF_WORD && !word_allowed(key->words, value)) {
+    if (type_of(key) == CONF_WORD && !word_allowed(key->words, value)) {
         return kv_fail(info, KV_E_CONFIG, "%s: \"%.40s\" is not one of %s", key->name, value, key->words);
     }
     size_t len = strlen(value);
@@ -341,31 +375,75 @@ static const char *env_value(char *const *environment, const char *name)
     return NULL;
 }
 
-/* A value that may hold a secret comes from a file of its own; one line end at its end is not part of it. A pipe may
- * give it in pieces. */
-static KV_RC read_secret_file(const char *path, char *value, size_t size, struct kv_errinfo *info)
+/* What a mounted secret often has and nobody sees. Both are warnings: the mode may be the mount's, and a space may be
+ * part of a password. */
+static void warn_about_file(int fd, const char *name, const char *value, size_t len)
 {
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
-    if (fd < 0) {
-        return kv_fail(info, KV_E_CONFIG, "cannot read the file that KVRUN_DB_URL_FILE names: %s", strerror(errno));
+    struct stat file;
+    if (fstat(fd, &file) == 0 && S_ISREG(file.st_mode) && (file.st_mode & 0177) != 0) {
+        kv_log(KV_LOG_WARN, "config", "secret-file-is-open-to-others", KV_FT("variable", name),
+               KV_FT("text", "others than its owner may read or change the file: chmod 0600"));
     }
+    if (len > 0 && (isspace((unsigned char)value[0]) || isspace((unsigned char)value[len - 1]))) {
+        kv_log(KV_LOG_WARN, "config", "secret-file-has-spaces", KV_FT("variable", name),
+               KV_FT("text", "the value begins or ends with white space, which is kept: remove it unless it is meant"));
+    }
+}
+
+static ssize_t read_all(int fd, char *value, size_t size)
+{
     size_t len = 0;
     ssize_t n = 1;
-    while (len < size && n > 0) {
+    while (len < size && n > 0) { /* a pipe may give it in pieces */
         n = read(fd, value + len, size - len);
         len += n > 0 ? (size_t)n : 0;
     }
-    close(fd);
-    if (n < 0 || len == size || memchr(value, '\0', len) != NULL) {
-        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is not readable text or too long");
+    return n < 0 || len == size || memchr(value, '\0', len) != NULL ? -1 : (ssize_t)len;
+}
+
+/* A value that may hold a secret comes from a file of its own; one line end at its end is not part of it. */
+static KV_RC read_secret_file(const char *path, const char *name, char *value, size_t size, struct kv_errinfo *info)
+{
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+    if (fd < 0) {
+        return kv_fail(info, KV_E_CONFIG, "cannot read the file that %s names: %s", name, strerror(errno));
     }
+    ssize_t n = read_all(fd, value, size);
+    if (n < 0) {
+        close(fd);
+        return kv_fail(info, KV_E_CONFIG, "the file that %s names is not readable text or too long", name);
+    }
+    size_t len = (size_t)n;
     len -= len > 0 && value[len - 1] == '\n' ? 1 : 0;
     len -= len > 0 && value[len - 1] == '\r' ? 1 : 0;
     value[len] = '\0';
+    warn_about_file(fd, name, value, len);
+    close(fd);
     if (len == 0) { /* a secret that was not mounted must not become a private database */
-        return kv_fail(info, KV_E_CONFIG, "the file that KVRUN_DB_URL_FILE names is empty; write the address into it");
+        return kv_fail(info, KV_E_CONFIG, "the file that %s names is empty; write the value into it", name);
     }
     return KV_OK;
+}
+
+static KV_RC load_secret(struct kv_conf *conf, enum kv_conf_origin *origins, const struct conf_key *key,
+                         char *const *environment, struct kv_errinfo *info)
+{
+    char name[96], name_file[104], value[KV_CONF_TEXT_SIZE + 2]; /* with its line end */
+    env_name(key, name);
+    snprintf(name_file, sizeof name_file, "%s_FILE", name);
+    const char *path = env_value(environment, name_file);
+    if (path == NULL) {
+        return KV_OK;
+    }
+    if (env_value(environment, name) != NULL) {
+        return kv_fail(info, KV_E_CONFIG, "%s and %s are both set; keep one", name, name_file);
+    }
+    enum kv_err rc = read_secret_file(path, name_file, value, sizeof value, info);
+    if (rc == KV_OK) {
+        rc = set_named(conf, origins, KV_CONF_ENV, key->name, strlen(key->name), value, info);
+    }
+    kv_wipe(value, sizeof value);
+    return rc;
 }
 
 static KV_RC load_environment(struct kv_conf *conf, enum kv_conf_origin *origins, char *const *environment,
@@ -378,17 +456,11 @@ static KV_RC load_environment(struct kv_conf *conf, enum kv_conf_origin *origins
         if (value != NULL) {
             KV_TRY(set_named(conf, origins, KV_CONF_ENV, keys[i].name, strlen(keys[i].name), value, info));
         }
+        if ((keys[i].type & CONF_SECRET_FILE) != 0) {
+            KV_TRY(load_secret(conf, origins, &keys[i], environment, info));
+        }
     }
-    const char *url_file = env_value(environment, "KVRUN_DB_URL_FILE");
-    if (url_file == NULL) {
-        return KV_OK;
-    }
-    if (env_value(environment, "KVRUN_DB_URL") != NULL) {
-        return kv_fail(info, KV_E_CONFIG, "KVRUN_DB_URL and KVRUN_DB_URL_FILE are both set; keep one");
-    }
-    char value[KV_CONF_TEXT_SIZE + 2]; /* with its line end */
-    KV_TRY(read_secret_file(url_file, value, sizeof value, info));
-    return set_named(conf, origins, KV_CONF_ENV, "db.url", strlen("db.url"), value, info);
+    return KV_OK;
 }
 
 /* Takes "--a.key=value" and "--a.key value" out of argv; a word with a dot in it is a key, other flags are somebody
@@ -435,8 +507,31 @@ KV_RC kv_conf_load(const char *file, char *const *environment, int *argc, char *
     if (conf.watermark_low > conf.watermark_high) {
         return kv_fail(info, KV_E_CONFIG, "placement.watermark_low is above placement.watermark_high; swap them");
     }
+    if (conf.dram_bytes == 0) {
+        conf.dram_bytes = kv_conf_dram_default("");
+    }
     *ret_conf = conf;
     return KV_OK;
+}
+
+size_t kv_conf_reload(struct kv_conf *conf, const struct kv_conf *fresh, kv_conf_change_fn *tell, void *ctx)
+{
+    size_t applied = 0;
+    for (size_t i = 0; i < KEY_COUNT; i++) {
+        size_t size = is_text(&keys[i]) ? KV_CONF_TEXT_SIZE : sizeof(uint64_t);
+        char *old = (char *)conf + keys[i].offset;
+        const char *new = (const char *)fresh + keys[i].offset;
+        bool same = is_text(&keys[i]) ? strcmp(old, new) == 0 : memcmp(old, new, size) == 0;
+        bool may = (keys[i].type & CONF_RELOADABLE) != 0;
+        if (!same && may) {
+            memcpy(old, new, size);
+            applied++;
+        }
+        if (!same) {
+            tell(ctx, keys[i].name, may);
+        }
+    }
+    return applied;
 }
 
 /* Words in which a password may stand; a URL may write any letter of "password" as %XX. */
@@ -450,7 +545,7 @@ static bool may_have_password(const char *url)
 static void show_value(const struct kv_conf *conf, const struct conf_key *key, struct kv_buf *buf)
 {
     const char *base = (const char *)conf + key->offset;
-    if (key->type != CONF_TEXT && key->type != CONF_NAME && key->type != CONF_WORD) {
+    if (!is_text(key)) {
         uint64_t number = 0;
         memcpy(&number, base, sizeof number);
         kv_buf_printf(buf, "%" PRIu64, number);
@@ -464,9 +559,34 @@ static void show_value(const struct kv_conf *conf, const struct conf_key *key, s
     }
 }
 
+static const char *const origin_names[] = {"default", "file", "environment", "flag"};
+
+void kv_conf_entry(const struct kv_conf *conf, const enum kv_conf_origin *origins, size_t index,
+                   struct kv_conf_entry *ret_entry)
+{
+    KV_ASSERT(index < KEY_COUNT);
+    const struct conf_key *key = &keys[index];
+    const char *base = (const char *)conf + key->offset;
+    *ret_entry = (struct kv_conf_entry){.key = key->name,
+                                        .origin = origin_names[origins[index]],
+                                        .number = !is_text(key),
+                                        .reloadable = (key->type & CONF_RELOADABLE) != 0};
+    if (ret_entry->number) {
+        uint64_t number = 0;
+        memcpy(&number, base, sizeof number);
+        snprintf(ret_entry->value, sizeof ret_entry->value, "%" PRIu64, number);
+    } else if ((key->type & CONF_SECRET_FILE) != 0 && base[0] != '\0') {
+        uint8_t hash[32] = {0};
+        bool known = kv_sha256(KV_BYTES(base, strlen(base)), hash) == KV_OK;
+        snprintf(ret_entry->value, sizeof ret_entry->value, known ? "*** sha256:%02x%02x%02x%02x" : "***", hash[0],
+                 hash[1], hash[2], hash[3]);
+    } else {
+        snprintf(ret_entry->value, sizeof ret_entry->value, "%s", base);
+    }
+}
+
 void kv_conf_show(const struct kv_conf *conf, const enum kv_conf_origin *origins, struct kv_buf *buf)
 {
-    static const char *const origin_names[] = {"default", "file", "environment", "flag"};
     for (size_t i = 0; i < KEY_COUNT; i++) {
         kv_buf_printf(buf, "%-26s ", keys[i].name);
         show_value(conf, &keys[i], buf);
@@ -476,15 +596,17 @@ void kv_conf_show(const struct kv_conf *conf, const enum kv_conf_origin *origins
 
 void kv_conf_docs(struct kv_buf *buf)
 {
-    kv_buf_text(buf, "| key | default | values | meaning |\n|---|---|---|---|\n");
+    kv_buf_text(buf, "| key | default | values | | meaning |\n|---|---|---|---|---|\n");
     for (size_t i = 0; i < KEY_COUNT; i++) {
         static const char *const types[] = {"text", "name", "", "number", "size", "duration", "percent"};
         char words[64];
-        snprintf(words, sizeof words, "%s", keys[i].words == NULL ? types[keys[i].type] : keys[i].words);
+        snprintf(words, sizeof words, "%s", keys[i].words == NULL ? types[type_of(&keys[i])] : keys[i].words);
         for (char *p = strchr(words, '|'); p != NULL; p = strchr(p, '|')) {
             *p = ','; /* a bar would end the cell */
         }
-        kv_buf_printf(buf, "| `%s` | %s | %s | %s |\n", keys[i].name,
-                      keys[i].fallback[0] == '\0' ? "(empty)" : keys[i].fallback, words, keys[i].help);
+        kv_buf_printf(buf, "| `%s` | %s | %s | %s%s | %s |\n", keys[i].name,
+                      keys[i].fallback[0] == '\0' ? "(empty)" : keys[i].fallback, words,
+                      (keys[i].type & CONF_RELOADABLE) != 0 ? "R" : "",
+                      (keys[i].type & CONF_SECRET_FILE) != 0 ? "F" : "", keys[i].help);
     }
 }

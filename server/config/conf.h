@@ -4,7 +4,7 @@
  * (KVRUN_ + upper case, dots as underscores) > file > default. File syntax: `key = value`, one a line,
  * `#` starts a comment line. Unknown keys are errors that name the nearest key. Sizes take KiB MiB GiB TiB, durations
  * ms s m h d. Secrets are never values here: a database URL with a password comes from a file (KVRUN_DB_URL_FILE).
- * Thread: main, at start; read-only afterwards.
+ * Thread: main.
  */
 #ifndef KV_CONFIG_H
 #define KV_CONFIG_H
@@ -20,7 +20,8 @@ struct kv_conf {
         http_require_if_match[KV_CONF_TEXT_SIZE];
     uint64_t rate_default, rate_erase, rate_public;
     uint64_t service_threads;
-    char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE];
+    char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE], db_prepare[KV_CONF_TEXT_SIZE];
+    uint64_t db_statement_timeout_ms, db_lock_timeout_ms, db_start_wait_ms;
     char state_dir[KV_CONF_TEXT_SIZE];
     char root_provider[KV_CONF_TEXT_SIZE], root_path[KV_CONF_TEXT_SIZE];
     uint64_t dram_bytes;
@@ -34,7 +35,7 @@ struct kv_conf {
     uint64_t instance_lease_ms;
     uint64_t journal_bytes, audit_max_lag_ms;
     char log_host[KV_CONF_TEXT_SIZE], log_level[KV_CONF_TEXT_SIZE];
-    uint64_t shutdown_grace_ms;
+    uint64_t shutdown_delay_ms, shutdown_grace_ms;
 };
 
 enum kv_conf_origin { KV_CONF_DEFAULT, KV_CONF_FILE, KV_CONF_ENV, KV_CONF_FLAG };
@@ -49,5 +50,26 @@ size_t kv_conf_count(void);
 void kv_conf_show(const struct kv_conf *conf, const enum kv_conf_origin *origins, struct kv_buf *buf);
 /* The table as Markdown; a test compares it with server/config/README.md. */
 void kv_conf_docs(struct kv_buf *buf);
+
+/* One key as an operator may see it: of a secret the value is "***" and the beginning of its SHA-256, so that two
+ * machines can be compared. */
+struct kv_conf_entry {
+    const char *key, *origin; /* static */
+    char value[KV_CONF_TEXT_SIZE + 16];
+    bool number, reloadable;
+};
+void kv_conf_entry(const struct kv_conf *conf, const enum kv_conf_origin *origins, size_t index,
+                   struct kv_conf_entry *ret_entry);
+
+/* Puts into `conf` what `fresh` has for reloadable keys, and tells of each key that differs whether it was `applied`:
+ * the others need a restart. Returns how many were. */
+typedef void kv_conf_change_fn(void *ctx, const char *key, bool applied);
+size_t kv_conf_reload(struct kv_conf *conf, const struct kv_conf *fresh, kv_conf_change_fn *tell, void *ctx);
+
+/* A quarter of the memory that this process may have, at most 64 GiB, in whole MiB: the default of tiers.dram.bytes.
+ * The least of the machine's memory and the limits of the process's cgroup (v1 or v2) and all above it; what the page
+ * cache takes of it now does not matter, since the kernel gives it back. `root`: "" but for tests, which keep /proc and
+ * /sys/fs/cgroup below it. */
+uint64_t kv_conf_dram_default(const char *root);
 
 #endif

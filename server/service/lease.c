@@ -81,6 +81,7 @@ KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     KV_TRY(kv_pg_tx(pg, "lease-join", lease_tx, &tx, info, NULL));
     svc->lease_row = tx.row;
     svc->change_seq = tx.change_seq;
+    atomic_store(&svc->lease_turn_ns, kv_now_ns(svc->env));
     atomic_store(&svc->db_ok, true);
     atomic_store(&svc->lease_ok, true);
     set_deadline(svc, sent);
@@ -213,6 +214,7 @@ void *svc_lease_main(void *arg)
     enum kv_err rc = KV_OK;
     struct kv_errinfo info = {0};
     while (!sleep_tick(svc)) {
+        atomic_store(&svc->lease_turn_ns, kv_now_ns(svc->env));
         if (boottime(svc) >= next_ns) {
             info = (struct kv_errinfo){0};
             rc = renew(svc, &doubts, &info);

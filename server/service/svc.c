@@ -5,6 +5,7 @@
 #include "server/service/janitor.h"
 #include "server/service/svc_int.h"
 
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
@@ -21,6 +22,9 @@
 #include <unistd.h>
 
 #define START_WAIT_NS (30 * KV_S_NS) /* for the database to answer */
+/* Longer than any wait of theirs: connecting, a statement and its grace, a few of them in one renewal. */
+#define ALIVE_NS (45 * KV_S_NS)
+#define SHIP_ROUNDS 16
 #define DRAIN_WAIT_NS (3 * KV_S_NS)
 #define SECRETS_RESERVED ((size_t)4096)
 #define SECRETS_PER_SESSION ((size_t)2)
@@ -371,6 +375,18 @@ static void free_values(struct kv_idmap *map)
     kv_idmap_done(map);
 }
 
+void kv_svc_retire(struct kv_svc *svc)
+{
+    atomic_store(&svc->retiring, true);
+}
+
+bool kv_svc_alive(struct kv_svc *svc)
+{
+    uint64_t now = kv_now_ns(svc->env), lease = atomic_load(&svc->lease_turn_ns),
+             lane = kv_engine_last_turn_ns(svc->engine);
+    return now < lease + ALIVE_NS && now < lane + ALIVE_NS && !KV_FAULT("service/alive");
+}
+
 void kv_svc_begin_stop(struct kv_svc *svc)
 {
     pthread_mutex_lock(&svc->wake_mutex);
@@ -382,6 +398,39 @@ void kv_svc_begin_stop(struct kv_svc *svc)
     pthread_mutex_unlock(&svc->wake_mutex);
     if (svc->listener_stop >= 0) {
         KV_IGNORE(eventfd_write(svc->listener_stop, 1), "its counter cannot be full");
+    }
+}
+
+static KV_RC stop_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct kv_svc *svc = ctx;
+    struct kv_audit_event event = {
+        .op = KV_AUDIT_INSTANCE_STOP, .actor_role = "system", .subject = svc->instance, .subject_prefix = "ins"};
+    return svc_audit(svc, pg, &event, KV_BYTES(NULL, 0), info);
+}
+
+/* With the lease's connection, whose thread has ended. In quarantine this may be the wrong database. */
+static void record_stop(struct kv_svc *svc)
+{
+    struct kv_errinfo info = {0};
+    if (svc->sequencer.started && svc->lease.pg != NULL && atomic_load(&svc->quarantine) == NULL) {
+        enum kv_err rc = kv_pg_tx(svc->lease.pg, "instance-stop", stop_tx, svc, &info, NULL);
+        if (rc != KV_OK) {
+            kv_log(KV_LOG_WARN, "service", "stop-not-recorded", KV_FRC(rc), KV_FT("text", info.text));
+        }
+    }
+}
+
+/* What the sequencer's thread did not come to, this stop's own entry among it. What is left now is shipped at the next
+ * start. */
+static void ship_the_rest(struct kv_svc *svc)
+{
+    size_t done = 1;
+    bool may = svc->lease.pg != NULL && kv_pg_connected(svc->lease.pg) && atomic_load(&svc->quarantine) == NULL;
+    for (int i = 0; may && i < SHIP_ROUNDS && done > 0; i++) {
+        struct kv_errinfo info = {0};
+        done = 0;
+        KV_IGNORE(svc_sequence(svc, svc->lease.pg, &info, &done), "it is in the database, only not in the tree yet");
     }
 }
 
@@ -406,8 +455,10 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
         KV_IGNORE(kv_journal_drain(svc->journal, kv_now_ns(svc->env) + DRAIN_WAIT_NS),
                   "what is not shipped now is shipped at the next start");
     }
+    record_stop(svc);
     atomic_store(&svc->sequencer_stop, true);
     stop_thread(&svc->sequencer);
+    ship_the_rest(svc);
     if (svc->journal != NULL) {
         kv_journal_close(svc->journal);
     }
@@ -454,7 +505,7 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
     const char *quarantine = atomic_load(&svc->quarantine);
     bool root = atomic_load(&svc->root_ok);
     bool db = atomic_load(&svc->db_ok), lease = kv_keyring_lease_valid(svc->keyring),
-         stopping = atomic_load(&svc->stopping);
+         stopping = atomic_load(&svc->stopping) || atomic_load(&svc->retiring);
     struct kv_ready_check checks[KV_READY_CHECKS] = {
         {"db", db, db ? "" : "the database does not answer; transfers go on until the lease runs out"},
         {"migrations", atomic_load(&svc->migrated), ""},

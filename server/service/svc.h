@@ -42,6 +42,11 @@ void kv_svc_metrics_init(void);
 /* Blocks until the database answers and everything is open, or fails with a text that says what to do. Starts the
  * threads: lease keeper, eraser, sequencer, descriptor socket. */
 KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, struct kv_svc **ret_svc);
+/* Readiness goes; everything else goes on, for load balancers to notice. */
+void kv_svc_retire(struct kv_svc *svc);
+/* The threads that everything hangs on have turned lately. A database that does not answer is no reason for a no.
+ * Thread: any; never waits. */
+bool kv_svc_alive(struct kv_svc *svc);
 /* Readiness goes, new work is refused, those that wait for an erasure are answered. Before the listeners stop. */
 void kv_svc_begin_stop(struct kv_svc *svc);
 /* After the listeners stopped. Running transfers end, the journal is shipped as far as the database is there, threads

@@ -105,13 +105,14 @@ struct kv_svc {
 
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
-    atomic_bool stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
+    atomic_bool retiring, stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
     bool nvme_up;                       /* as it was last told; lease thread only */
+    atomic_ullong lease_turn_ns;        /* when its thread was last seen at work */
     int64_t change_seq;                 /* of the last renewal; the same */
     struct svc_thread lease, eraser, sequencer, janitor, fd_socket, listener;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */

@@ -75,10 +75,11 @@ def wait_for(what, condition, seconds=20.0):
 class Server:
     """One server with a private database in a fresh folder."""
 
-    def __init__(self, *extra):
+    def __init__(self, *extra, environment=None):
         self.folder = tempfile.mkdtemp(prefix="kvh.")
         self.state = os.path.join(self.folder, "state")
         self.extra = extra
+        self.environment = environment or {}
         self.log = []
         self.cluster_folder = None
         self.process = None
@@ -87,6 +88,7 @@ class Server:
 
     def start(self):
         environment = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN")}
+        environment.update(self.environment)
         command = [options.kvrun, "serve", f"--state.dir={self.state}", "--http.listen=127.0.0.1:0",
                    "--http.admin_listen=127.0.0.1:0", "--tiers.nvme.bytes=256MiB", "--tiers.dram.bytes=64MiB",
                    "--db.migrate=auto", *self.extra]

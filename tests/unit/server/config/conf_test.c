@@ -1,14 +1,18 @@
 /* Configuration: bounds, units, precedence, where values come from, what is shown, and the table in the README. */
 #include "server/config/conf.h"
 
+#include "dataplane/base/log.h"
 #include "kv_version.h"
 #include "tests/lib/temp_folder.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define KEYS_MAX 64
 
@@ -108,6 +112,13 @@ static const struct bounds all_bounds[] = {
     ROW("instance.lease", instance_lease_ms, "1s", "999ms", "1m", "60001ms", 1000, 60000),
     ROW("audit.journal_bytes", journal_bytes, "1MiB", "1048575", "1GiB", "1073741825", 1048576, 1073741824),
     ROW("audit.max_lag", audit_max_lag_ms, "1s", "999ms", "1h", "3600001ms", 1000, 3600000),
+    ROW("rate.default", rate_default, "0", "-1", "1000000", "1000001", 0, 1000000),
+    ROW("rate.erase", rate_erase, "1", "0", "1000000", "1000001", 1, 1000000),
+    ROW("rate.public", rate_public, "1", "0", "1000000", "1000001", 1, 1000000),
+    ROW("db.statement_timeout", db_statement_timeout_ms, "100ms", "99ms", "1m", "60001ms", 100, 60000),
+    ROW("db.lock_timeout", db_lock_timeout_ms, "50ms", "49ms", "1m", "60001ms", 50, 60000),
+    ROW("db.start_wait", db_start_wait_ms, "1s", "999ms", "1h", "3600001ms", 1000, 3600000),
+    ROW("shutdown.delay", shutdown_delay_ms, "0s", "-1s", "10m", "600001ms", 0, 600000),
     ROW("shutdown.grace", shutdown_grace_ms, "0s", "-1s", "10m", "600001ms", 0, 600000),
 };
 #define BOUNDS (sizeof all_bounds / sizeof all_bounds[0])
@@ -133,7 +144,7 @@ Test(conf, defaults_are_all_in_bounds)
         cr_assert(eq(int, origins[i], KV_CONF_DEFAULT));
     }
     cr_assert(eq(str, conf.http_listen, "127.0.0.1:7433"));
-    cr_assert(eq(u64, conf.dram_bytes, UINT64_C(256) << 20));
+    cr_assert(eq(u64, conf.dram_bytes, kv_conf_dram_default("")));
     cr_assert(eq(u64, conf.instance_lease_ms, 5000));
     cr_assert(eq(str, conf.db_url, ""));
 }
@@ -533,6 +544,101 @@ Test(conf, url_file_beats_the_file_and_loses_to_a_flag)
     kvt_folder_remove(folder);
 }
 
+/* What the log says while a url file is loaded. */
+static void warnings_of(const char *content, mode_t mode, char ret_log[4096])
+{
+    char setting[KVT_PATH_BYTES + 64], log[KVT_PATH_BYTES];
+    char *environment[] = {setting, NULL};
+    kvt_folder_make(folder);
+    kvt_path_join(path, folder, "url");
+    kvt_path_join(log, folder, "log");
+    kvt_file_write(path, content, strlen(content), 0600);
+    cr_assert(eq(int, chmod(path, mode), 0));
+    snprintf(setting, sizeof setting, "KVRUN_DB_URL_FILE=%s", path);
+    int fd = open(log, O_RDWR | O_CREAT, 0600);
+    kv_log_set_fd(fd);
+    cr_assert(eq(int, load(NULL, environment, NULL), KV_OK), "%s", info.text);
+    kv_log_set_fd(2);
+    ssize_t n = pread(fd, ret_log, 4095, 0);
+    ret_log[n < 0 ? 0 : n] = '\0';
+    close(fd);
+    kvt_folder_remove(folder);
+}
+
+Test(conf, url_file_is_warned_about_when_it_is_open_or_has_spaces)
+{
+    char log[4096];
+    static const mode_t open_modes[] = {0640, 0604, 0620, 0602, 0644, 0700};
+    warnings_of("host=hunter2\n", 0600, log);
+    cr_assert(eq(str, log, ""));
+    warnings_of("host=hunter2\n", 0400, log);
+    cr_assert(eq(str, log, ""));
+    for (size_t i = 0; i < sizeof open_modes / sizeof open_modes[0]; i++) {
+        warnings_of("host=hunter2\n", open_modes[i], log);
+        cr_assert(strstr(log, "secret-file-is-open-to-others") != NULL, "%o: %s", (unsigned)open_modes[i], log);
+        cr_assert(strstr(log, "has-spaces") == NULL, "%s", log);
+    }
+    static const char *const spaced[] = {"host=hunter2 \n", " host=hunter2", "host=hunter2\n\n", "host=hunter2\t"};
+    for (size_t i = 0; i < sizeof spaced / sizeof spaced[0]; i++) {
+        warnings_of(spaced[i], 0600, log);
+        cr_assert(strstr(log, "secret-file-has-spaces") != NULL, "\"%s\": %s", spaced[i], log);
+        cr_assert(strstr(log, "KVRUN_DB_URL_FILE") != NULL && strstr(log, "hunter2") == NULL, "%s", log);
+    }
+}
+
+/* --- reloading --------------------------------------------------------------------------------------------------- */
+
+struct told {
+    char applied[256], others[256];
+};
+
+static void tell(void *ctx, const char *key, bool applied)
+{
+    struct told *told = ctx;
+    char *at = applied ? told->applied : told->others;
+    snprintf(at + strlen(at), 256 - strlen(at), "%s ", key);
+}
+
+Test(conf, reload_takes_what_it_may_and_names_the_rest)
+{
+    static struct kv_conf running;
+    struct told told = {"", ""};
+    cr_assert(eq(int, load(NULL, NULL, NULL), KV_OK));
+    running = conf;
+    cr_assert(eq(sz, kv_conf_reload(&running, &conf, tell, &told), 0));
+    cr_assert(eq(str, told.applied, ""));
+    cr_assert(eq(str, told.others, ""));
+    cr_assert(eq(int, load_text("log.level = debug\nio.threads = 9\nstate.dir = /elsewhere\n"), KV_OK));
+    cr_assert(eq(sz, kv_conf_reload(&running, &conf, tell, &told), 1));
+    cr_assert(eq(str, told.applied, "log.level "));
+    cr_assert(eq(str, told.others, "state.dir io.threads "));
+    cr_assert(eq(str, running.log_level, "debug"));
+    cr_assert(eq(u64, running.io_threads, 4));
+    cr_assert(eq(str, running.state_dir, "/var/lib/kvrun"));
+}
+
+Test(conf, entry_shows_everything_but_secrets)
+{
+    struct kv_conf_entry entry;
+    cr_assert(eq(int, set("db.url", "postgresql://u:hunter2@host/db"), KV_OK));
+    kv_conf_entry(&conf, origins, (size_t)index_of("db.url"), &entry);
+    cr_assert(eq(str, (char *)(uintptr_t)entry.key, "db.url"));
+    cr_assert(eq(str, (char *)(uintptr_t)entry.origin, "flag"));
+    /* printf %s 'postgresql://u:hunter2@host/db' | sha256sum */
+    cr_assert(eq(str, entry.value, "*** sha256:16e8be37"));
+    cr_assert(eq(int, set("db.url", ""), KV_OK));
+    kv_conf_entry(&conf, origins, (size_t)index_of("db.url"), &entry);
+    cr_assert(eq(str, entry.value, ""));
+    cr_assert(eq(int, set("io.threads", "7"), KV_OK));
+    kv_conf_entry(&conf, origins, (size_t)index_of("io.threads"), &entry);
+    cr_assert(eq(str, entry.value, "7"));
+    cr_assert(eq(int, entry.number, true));
+    cr_assert(eq(int, entry.reloadable, false));
+    kv_conf_entry(&conf, origins, (size_t)index_of("log.level"), &entry);
+    cr_assert(eq(int, entry.number, false));
+    cr_assert(eq(int, entry.reloadable, true));
+}
+
 /* --- showing ----------------------------------------------------------------------------------------------------- */
 
 static void show(struct kv_buf *buf)
@@ -571,7 +677,7 @@ Test(conf, show_has_one_line_a_key_with_its_origin)
     }
     cr_assert(eq(sz, lines, kv_conf_count()));
     cr_assert(strstr((char *)buf.data, "host=/run/postgresql dbname=kvrun  [flag]\n") != NULL, "%s", buf.data);
-    cr_assert(strstr((char *)buf.data, "tiers.dram.bytes           268435456  [default]\n") != NULL, "%s", buf.data);
+    cr_assert(strstr((char *)buf.data, "device.staging_bytes       67108864  [default]\n") != NULL, "%s", buf.data);
     cr_assert(strstr((char *)buf.data, "nvme.path            (empty)  [default]\n") != NULL, "%s", buf.data);
     kv_buf_done(&buf);
 }
