@@ -24,7 +24,7 @@ class Input(rig.Suite):
         model = {"id": "m", "revision": "r", "fingerprint": hash_of("m")}
         memory = {"kind": "memfd", "fd_token": "tok_x", "size_bytes": 65536}
         pools = f"/v1/engines/{cls.engine.id}/pools"
-        # path, key, a body that is complete
+        # path, key, a body that is complete, and the method when it is not POST
         cls.rows = [
             ("/v1/tenants", cls.server.operator, {"name": "fresh", "display_name": "Fresh"}),
             (f"/v1/tenants/{cls.tenant}/api-keys", cls.admin,
@@ -54,9 +54,15 @@ class Input(rig.Suite):
     def tearDown(self):
         self.assertEqual(self.state(), self.before)
 
+    @staticmethod
+    def method(row):
+        return row[3] if len(row) > 3 else "POST"
+
     def refused(self, row, body, status=400, code="invalid_request", pointer=None, **headers):
-        path, key, _ = row
-        answer = self.server.call("POST", path, key, body, headers)
+        path, key, method = row[0], row[1], self.method(row)
+        if method == "PATCH":
+            headers.setdefault("Content-Type", "application/merge-patch+json")
+        answer = self.server.call(method, path, key, body, headers)
         what = f"{path} {body if isinstance(body, bytes) else json.dumps(body)[:300]}"
         self.assertEqual((answer.status, answer.code), (status, code), what)
         if pointer is not None:
@@ -64,8 +70,8 @@ class Input(rig.Suite):
         return answer
 
     def schema(self, row, body):
-        operation = rig.contract.operation("POST", row[0])
-        return operation["requestBody"]["content"]["application/json"]["schema"]
+        operation = rig.contract.operation(self.method(row), row[0].split("?")[0])
+        return next(iter(operation["requestBody"]["content"].values()))["schema"]
 
     def members(self, schema, body, pointer=""):
         """(pointer, holder, name, schema, required) of every member of a body, however deep."""
@@ -216,9 +222,10 @@ class Input(rig.Suite):
                 self.refused(row, good, 415, "unsupported_media_type", **{"Content-Type": kind})
 
     def test_a_query_is_refused(self):
-        path, key, body = self.rows[3]
-        answer = self.server.call("POST", path + "?dry_run=true", key, body)
+        path, key, body = self.rows[3][:3]
+        answer = self.server.call("POST", path + "?zzz=true", key, body)
         self.assertEqual((answer.status, answer.code), (400, "invalid_request"))
+        self.assertIn("zzz", answer.json()["detail"])
 
     def test_a_body_on_a_route_without_one_is_refused(self):
         answer = self.server.call("GET", f"/v1/sessions/{self.session}", self.token, {"a": 1})

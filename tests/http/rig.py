@@ -86,9 +86,10 @@ class Server:
         atexit.register(self.remove)
         self.start()
 
-    def start(self):
+    def start(self, **more):
+        """`more`: environment variables for this start alone, such as KVRUN_FAULT."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN")}
-        environment.update(self.environment)
+        environment.update(self.environment, **more)
         command = [options.kvrun, "serve", f"--state.dir={self.state}", "--http.listen=127.0.0.1:0",
                    "--http.admin_listen=127.0.0.1:0", "--tiers.nvme.bytes=256MiB", "--tiers.dram.bytes=64MiB",
                    "--db.migrate=auto", *self.extra]
@@ -172,6 +173,15 @@ class Server:
             connection.close()
         if how.get("check", True):
             contract.check(method, path.split("?")[0], answer)
+        return answer
+
+    def raw(self, data):
+        """Bytes as they are, and all that comes back until the server closes."""
+        with socket.create_connection(("127.0.0.1", self.port), timeout=20) as connection:
+            connection.sendall(data)
+            answer = b""
+            while chunk := connection.recv(65536):
+                answer += chunk
         return answer
 
     # --- what most suites need
