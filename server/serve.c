@@ -60,6 +60,7 @@ static KV_RC start_httpd(struct server *server)
                                  .rates = {.usual = (unsigned)conf->rate_default,
                                            .erase = (unsigned)conf->rate_erase,
                                            .peer = (unsigned)conf->rate_public},
+                                 .facts = &server->facts,
                                  .env = server->env};
     enum kv_err rc = kv_httpd_start(&http, &server->info, &server->httpd);
     if (rc != KV_OK &&
@@ -170,6 +171,7 @@ static KV_RC start(struct server *server)
 {
     KV_TRY(serve_choose_places(server));
     kv_svc_metrics_init();
+    serve_know_facts(server);
     KV_TRY(start_httpd(server));
     KV_TRY(start_cluster(server));
     KV_TRY(start_service(server));
@@ -286,6 +288,7 @@ int kv_serve(const struct kv_serve_conf *serve)
     server->dev = serve->dev;
     server->env = &kv_env_system;
     server->lock_fd = -1;
+    pthread_mutex_init(&server->conf_mutex, NULL);
     serve_notify_open(&server->notify);
     serve_notify_send(&server->notify, "STATUS=starting");
     int code = live(server, signals);

@@ -12,10 +12,15 @@
 #include "server/service/svc.h"
 #include "server/store/private_cluster.h"
 
+#include <pthread.h>
+
 struct server {
     struct kv_conf *conf;
     const struct kv_serve_conf *serve;
     struct serve_notify notify;
+    pthread_mutex_t conf_mutex; /* texts of conf, between a reload and handlers that show them */
+    struct kv_http_facts facts;
+    char database_folder[KV_CONF_TEXT_SIZE + 32];
     const struct kv_env *env;
     struct kv_errinfo info;
     struct kv_private_cluster *cluster;
@@ -33,6 +38,9 @@ KV_RC serve_choose_places(struct server *server);
 void serve_leave_places(struct server *server);
 /* Where the private database lies when its user does not get to the state folder; false: in there. */
 bool serve_database_elsewhere(const struct server *server, char ret_folder[KV_CONF_TEXT_SIZE]);
+
+/* serve_facts.c: what the API tells of this process; before the listeners open. */
+void serve_know_facts(struct server *server);
 
 /* serve_run.c */
 int serve_block_signals(void); /* the descriptor that they are read from */

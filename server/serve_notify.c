@@ -1,4 +1,4 @@
-/* See serve_notify.h and sd_notify(3). */
+/* Speaks to the service manager: see serve_notify.h and sd_notify(3). Must never wait for it. */
 #include "server/serve_notify.h"
 
 #include "dataplane/base/env.h"

@@ -88,7 +88,9 @@ static void reload(struct server *server)
     enum kv_err rc = fresh == NULL ? KV_E_NO_MEMORY : server->serve->load(fresh, NULL, &info);
     if (rc == KV_OK) {
         kv_log_set_level(KV_LOG_INFO); /* what changes is said, whatever the level was and will be */
+        pthread_mutex_lock(&server->conf_mutex);
         size_t applied = kv_conf_reload(server->conf, fresh, tell_change, NULL);
+        pthread_mutex_unlock(&server->conf_mutex);
         kv_log(KV_LOG_INFO, "server", "config-reloaded", KV_FU("changed", applied));
         apply(server);
     } else {

@@ -11,6 +11,7 @@
 
 #include <errno.h>
 #include <inttypes.h>
+#include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
@@ -29,6 +30,11 @@ static _Atomic int log_fd = STDERR_FILENO;
 static _Atomic uint64_t counts[LEVELS];
 
 static const char *const level_names[LEVELS] = {"debug", "info", "warn", "error"};
+
+/* Levels for a while. The count says without the lock that there are none. */
+static pthread_mutex_t override_mutex = PTHREAD_MUTEX_INITIALIZER;
+static struct kv_log_override overrides[KV_LOG_OVERRIDES];
+static _Atomic unsigned override_count;
 
 struct line {
     char text[LINE_SIZE];
@@ -165,12 +171,98 @@ static void send_line(const struct line *line)
     errno = saved_errno;
 }
 
+static uint64_t boottime(void)
+{
+    return kv_env_system.boottime_ns(kv_env_system.ctx);
+}
+
+/* Under the lock: forgets what is over. */
+static void expire(uint64_t now)
+{
+    unsigned kept = 0;
+    for (unsigned i = 0; i < atomic_load_explicit(&override_count, memory_order_relaxed); i++) {
+        if (overrides[i].until_ns > now) {
+            overrides[kept++] = overrides[i];
+        }
+    }
+    atomic_store_explicit(&override_count, kept, memory_order_relaxed);
+}
+
+/* A module's own override counts before one for all. Whoever cannot have the lock at once goes by the usual level: a
+ * log never waits. */
+static enum kv_log_level level_of(const char *module)
+{
+    enum kv_log_level level = kv_log_level();
+    if (atomic_load_explicit(&override_count, memory_order_relaxed) == 0 ||
+        pthread_mutex_trylock(&override_mutex) != 0) {
+        return level;
+    }
+    expire(boottime());
+    bool own = false;
+    for (unsigned i = 0; i < atomic_load_explicit(&override_count, memory_order_relaxed) && !own; i++) {
+        own = strcmp(overrides[i].module, module) == 0;
+        level = own || overrides[i].module[0] == '\0' ? overrides[i].level : level;
+    }
+    pthread_mutex_unlock(&override_mutex);
+    return level;
+}
+
+static KV_RC add_override(const char *module, enum kv_log_level level, uint64_t until_ns)
+{
+    unsigned count = atomic_load_explicit(&override_count, memory_order_relaxed), at = 0;
+    while (at < count && strcmp(overrides[at].module, module) != 0) {
+        at++;
+    }
+    if (at == KV_LOG_OVERRIDES) {
+        return KV_E_LIMIT;
+    }
+    overrides[at].level = level;
+    overrides[at].until_ns = until_ns;
+    snprintf(overrides[at].module, sizeof overrides[at].module, "%s", module);
+    if (at == count) {
+        atomic_store_explicit(&override_count, count + 1, memory_order_relaxed);
+    }
+    return KV_OK;
+}
+
+enum kv_err kv_log_override(const char *module, enum kv_log_level level, uint32_t seconds)
+{
+    uint64_t now = boottime();
+    pthread_mutex_lock(&override_mutex);
+    expire(now);
+    enum kv_err rc = add_override(module, level, now + seconds * KV_S_NS);
+    expire(now); /* of none seconds it is over at once */
+    pthread_mutex_unlock(&override_mutex);
+    return rc;
+}
+
+size_t kv_log_overrides(struct kv_log_override ret_list[KV_LOG_OVERRIDES])
+{
+    pthread_mutex_lock(&override_mutex);
+    expire(boottime());
+    size_t count = atomic_load_explicit(&override_count, memory_order_relaxed);
+    memcpy(ret_list, overrides, count * sizeof overrides[0]);
+    pthread_mutex_unlock(&override_mutex);
+    return count;
+}
+
+enum kv_log_level kv_log_level(void)
+{
+    return (enum kv_log_level)atomic_load_explicit(&min_level, memory_order_relaxed);
+}
+
+const char *kv_log_level_name(enum kv_log_level level)
+{
+    KV_ASSERT((int)level >= 0 && (int)level < LEVELS);
+    return level_names[level];
+}
+
 void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields)
 {
     if ((int)level < 0 || (int)level >= LEVELS) {
         level = KV_LOG_ERROR;
     }
-    if ((int)level < atomic_load_explicit(&min_level, memory_order_relaxed)) {
+    if (level < level_of(module)) {
         return;
     }
     atomic_fetch_add_explicit(&counts[level], 1, memory_order_relaxed);

@@ -36,6 +36,20 @@ struct kv_log_field {
 void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields);
 void kv_log_set_level(enum kv_log_level level);
 KV_RC kv_log_parse_level(const char *text, enum kv_log_level *ret_level);
+enum kv_log_level kv_log_level(void); /* as it was set; overrides apart */
+const char *kv_log_level_name(enum kv_log_level level);
+
+/* Another level for one module, or with "" for all, for some seconds; 0 ends it. It replaces an earlier one of the same
+ * module and reverts by itself. KV_E_LIMIT: KV_LOG_OVERRIDES run already. */
+#define KV_LOG_OVERRIDES 16
+struct kv_log_override {
+    char module[32];
+    enum kv_log_level level;
+    uint64_t until_ns; /* CLOCK_BOOTTIME */
+};
+KV_RC kv_log_override(const char *module, enum kv_log_level level, uint32_t seconds);
+size_t kv_log_overrides(struct kv_log_override ret_list[KV_LOG_OVERRIDES]); /* those that run */
+
 void kv_log_set_fd(int fd); /* default 2 */
 uint64_t kv_log_count(enum kv_log_level level);
 

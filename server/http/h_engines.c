@@ -1,6 +1,7 @@
 /* Engines, their heartbeat, and the pools of memory that they hand over. */
 #include "dataplane/base/mem.h"
 #include "server/http/h_shared.h"
+#include "server/service/svc_status.h"
 
 #include <stdio.h>
 
@@ -91,6 +92,57 @@ KV_RC kv_h_engine_remove(struct kv_call *call, struct kv_req *req)
     KV_TRY(kv_h_path_id(call, req, "eng", &id));
     req->response.status = 204;
     return kv_svc_engine_remove(call, &id);
+}
+
+/* --- reading ----------------------------------------------------------------------------------------------------- */
+
+static void write_item(struct kv_buf *out, const struct kv_engine_item *engine)
+{
+    kv_out_open(out);
+    kv_out_id(out, "id", "eng", &engine->id);
+    kv_out_id(out, "tenant_id", "ten", &engine->tenant);
+    kv_out_text(out, "name", engine->facts.name);
+    kv_out_text(out, "kind", engine->facts.kind);
+    kv_out_text(out, "engine_version", engine->facts.engine_version);
+    kv_out_int(out, "pid", (uint64_t)engine->facts.pid);
+    kv_h_write_model(out, &engine->facts.model);
+    kv_out_int(out, "pools", engine->pools);
+    kv_out_time(out, "registered_at", engine->registered_us);
+    kv_out_time(out, "lease_expires_at", engine->lease_expires_us);
+    kv_out_int(out, "lease_seconds", engine->facts.lease_seconds);
+    kv_out_close(out);
+}
+
+KV_RC kv_h_engine_list(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_page page;
+    size_t count = 0;
+    KV_TRY(kv_h_page(call, req, &page));
+    struct kv_engine_item *items = kv_alloc_array((size_t)KV_MAX_ENGINES, sizeof *items);
+    if (items == NULL) {
+        return kv_fail(&call->info, KV_E_NO_MEMORY, "no memory for the list");
+    }
+    enum kv_err rc = kv_svc_engine_list(call, &page, items, &count);
+    if (rc == KV_OK) {
+        kv_h_list_begin(req);
+        for (size_t i = 0; i < count; i++) {
+            write_item(&req->response.body, &items[i]);
+        }
+        const struct kv_engine_item *last = count > 0 ? &items[count - 1] : NULL;
+        rc = kv_h_list_end(req, &page, last == NULL ? 0 : last->registered_us, last == NULL ? NULL : &last->id);
+    }
+    kv_free(items);
+    return rc;
+}
+
+KV_RC kv_h_engine_get(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    struct kv_engine_item item;
+    KV_TRY(kv_h_path_id(call, req, "eng", &id));
+    KV_TRY(kv_svc_engine_get(call, &id, &item));
+    write_item(&req->response.body, &item);
+    return KV_OK;
 }
 
 /* --- pools ------------------------------------------------------------------------------------------------------- */

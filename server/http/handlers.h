@@ -16,4 +16,7 @@ kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
 kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;
 
+kv_handler kv_h_tier_get, kv_h_engine_list, kv_h_engine_get;
+kv_handler kv_h_status, kv_h_config, kv_h_log_level, kv_h_log_level_change, kv_h_backups;
+
 #endif

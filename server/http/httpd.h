@@ -7,6 +7,7 @@
 #ifndef KV_HTTP_HTTPD_H
 #define KV_HTTP_HTTPD_H
 
+#include "server/http/facts.h"
 #include "server/service/svc.h"
 
 /* Which changes need If-Match, where the route takes it. */
@@ -25,6 +26,7 @@ struct kv_httpd_conf {
     bool require_idempotency_key;
     enum kv_match_rule require_if_match;
     struct kv_httpd_rates rates;
+    const struct kv_http_facts *facts; /* borrowed until kv_httpd_stop; NULL: none are known */
     const struct kv_env *env;
 };
 

@@ -49,12 +49,21 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/tenants", O, API, kv_h_tenant_create, NULL},
     {"GET", "/v1/tenants/{}", O | T, API, kv_h_tenant_get, NULL},
     {"POST", "/v1/tenants/{}/api-keys", O | T, API, kv_h_key_create, NULL},
-    {"GET", "/v1/tiers", O, API, kv_h_tiers, NULL},
+    {"GET", "/v1/tiers", O | V | T, API, kv_h_tiers, NULL},
+    {"GET", "/v1/tiers/{}", O | V | T, API, kv_h_tier_get, NULL},
     {"POST", "/v1/tiers/dram:drain", O, API | OPTIONAL_BODY, kv_h_tier_drain, NULL},
 
     {"POST", "/v1/sessions", T | E, API | TENANT, kv_h_session_create, NULL},
     {"GET", "/v1/sessions/{}", T | E | A, API | TENANT, kv_h_session_get, NULL},
 
+    {"GET", "/v1/status", O | V, API, kv_h_status, NULL},
+    {"GET", "/v1/config", O, API, kv_h_config, NULL},
+    {"GET", "/v1/loglevel", O, API, kv_h_log_level, NULL},
+    {"PATCH", "/v1/loglevel", O, API, kv_h_log_level_change, NULL},
+    {"GET", "/v1/backups", O, API, kv_h_backups, NULL},
+
+    {"GET", "/v1/engines", O | V | T | E, API | LIST, kv_h_engine_list, NULL},
+    {"GET", "/v1/engines/{}", O | V | T | E, API, kv_h_engine_get, NULL},
     {"POST", "/v1/engines", E, API | TENANT, kv_h_engine_register, NULL},
     {"POST", "/v1/engines/{}:heartbeat", E, API | TENANT | BULK, kv_h_engine_heartbeat, NULL},
     {"DELETE", "/v1/engines/{}", E, API | TENANT, kv_h_engine_remove, NULL},

@@ -337,6 +337,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     }
     svc->conf = *conf;
     svc->env = conf->env;
+    svc->started_us = conf->env->realtime_us(conf->env->ctx);
     svc->fd_listener = svc->fd_stop = svc->listener_stop = -1;
     atomic_store(&svc->root_ok, true);
     svc->nvme_up = true;

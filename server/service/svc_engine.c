@@ -80,6 +80,7 @@ static KV_RC add_engine(struct kv_call *call, const struct kv_engine_new *in, st
     }
     engine->tenant = call->who.tenant;
     engine->facts = *in;
+    engine->registered_us = svc->env->realtime_us(svc->env->ctx);
     engine->facts.lease_seconds = in->lease_seconds == 0 ? LEASE_SECONDS : in->lease_seconds;
     engine->seen_revocation = svc->revocation_count;
     enum kv_err rc = kv_id_new(svc->env, &engine->id);

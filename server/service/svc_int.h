@@ -33,6 +33,7 @@ struct svc_session {
 struct svc_engine {
     struct kv_id id, tenant;
     struct kv_engine_new facts;
+    uint64_t registered_us;
     uint64_t lease_until_ns; /* CLOCK_BOOTTIME */
     uint64_t lease_until_us;
     int64_t seen_revocation; /* position in the ring of revocations */
@@ -74,6 +75,7 @@ struct kv_svc {
     struct kv_svc_conf conf;
     const struct kv_env *env;
     struct kv_id cluster, instance, incarnation;
+    uint64_t started_us;
     char issuer[64], log_prefix[200];
 
     struct kv_engine *engine;

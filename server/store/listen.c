@@ -1,4 +1,4 @@
-/* See listen.h. */
+/* LISTEN, and waiting on the socket: see listen.h. Must never run another statement on behalf of a caller. */
 #include "server/store/listen.h"
 
 #include "server/store/pg_int.h"

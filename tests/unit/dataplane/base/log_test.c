@@ -1,6 +1,8 @@
 /* Log lines, read back by a JSON parser. */
 #include "dataplane/base/log.h"
 
+#include "dataplane/base/env.h"
+
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 #include <errno.h>
@@ -176,4 +178,59 @@ Test(log, log_that_cannot_be_written_disturbs_nobody)
     kv_log(KV_LOG_ERROR, "m", "lost");
     cr_assert(eq(int, errno, ENOENT));
     cr_assert(eq(u64, kv_log_count(KV_LOG_ERROR), 1));
+}
+
+static bool logs(const char *module, enum kv_log_level level)
+{
+    uint64_t before = kv_log_count(level);
+    kv_log(level, module, "probe");
+    return kv_log_count(level) > before;
+}
+
+Test(log, level_for_a_while_is_a_module_s_own_and_ends_by_itself)
+{
+    struct kv_log_override list[KV_LOG_OVERRIDES];
+    catch_log();
+    cr_assert(not(logs("store", KV_LOG_DEBUG)));
+    cr_assert(eq(int, kv_log_override("store", KV_LOG_DEBUG, 1), KV_OK));
+    cr_assert(logs("store", KV_LOG_DEBUG));
+    cr_assert(not(logs("stores", KV_LOG_DEBUG)));
+    cr_assert(not(logs("http", KV_LOG_DEBUG)));
+    cr_assert(eq(sz, kv_log_overrides(list), 1));
+    cr_assert(eq(str, list[0].module, "store"));
+    uint64_t deadline = kv_env_system.boottime_ns(kv_env_system.ctx) + 10 * KV_S_NS;
+    while (logs("store", KV_LOG_DEBUG) && kv_env_system.boottime_ns(kv_env_system.ctx) < deadline) {
+        usleep(10000);
+    }
+    cr_assert(not(logs("store", KV_LOG_DEBUG)));
+    cr_assert(eq(sz, kv_log_overrides(list), 0));
+}
+
+Test(log, level_for_a_while_of_all_gives_way_to_a_module_s)
+{
+    catch_log();
+    cr_assert(eq(int, kv_log_override("", KV_LOG_ERROR, 60), KV_OK));
+    cr_assert(eq(int, kv_log_override("http", KV_LOG_WARN, 60), KV_OK));
+    cr_assert(not(logs("store", KV_LOG_WARN)));
+    cr_assert(logs("store", KV_LOG_ERROR));
+    cr_assert(logs("http", KV_LOG_WARN));
+    cr_assert(not(logs("http", KV_LOG_INFO)));
+    cr_assert(eq(int, kv_log_override("", KV_LOG_ERROR, 0), KV_OK));
+    cr_assert(logs("store", KV_LOG_INFO));
+    cr_assert(not(logs("http", KV_LOG_INFO)));
+}
+
+Test(log, levels_for_a_while_are_bounded)
+{
+    struct kv_log_override list[KV_LOG_OVERRIDES];
+    char module[16];
+    for (int i = 0; i < KV_LOG_OVERRIDES; i++) {
+        snprintf(module, sizeof module, "m%d", i);
+        cr_assert(eq(int, kv_log_override(module, KV_LOG_DEBUG, 60), KV_OK));
+    }
+    cr_assert(eq(int, kv_log_override("one-more", KV_LOG_DEBUG, 60), KV_E_LIMIT));
+    cr_assert(eq(int, kv_log_override("m3", KV_LOG_WARN, 60), KV_OK)); /* replaces its own */
+    cr_assert(eq(sz, kv_log_overrides(list), KV_LOG_OVERRIDES));
+    cr_assert(eq(int, kv_log_override("m3", KV_LOG_WARN, 0), KV_OK));
+    cr_assert(eq(int, kv_log_override("one-more", KV_LOG_DEBUG, 60), KV_OK));
 }
