@@ -55,7 +55,7 @@ static void put_trace(const struct sink *to, const struct kv_req *req)
     }
     if (req->timed) {
         char timing[128];
-        snprintf(timing, sizeof timing, "q;dur=%.1f, auth;dur=%.1f, db;dur=%.1f, engine;dur=%.1f",
+        snprintf(timing, sizeof timing, "q;dur=%.2f, auth;dur=%.2f, db;dur=%.2f, engine;dur=%.2f",
                  (double)req->queue_ns / 1e6, (double)req->auth_ns / 1e6, (double)req->db_ns / 1e6,
                  (double)req->engine_ns / 1e6);
         put(to, "Server-Timing", timing);

@@ -216,7 +216,7 @@ void kv_worker_run(struct kv_call *call, struct kv_req *req)
     struct kv_errinfo none = {0}, *info = call == NULL ? &none : &call->info;
     enum kv_err rc = handle(call, req, info);
     if (call != NULL) {
-        req->db_ns = call->db_ns;
+        req->db_ns = kv_call_db_ns(call);
         req->engine_ns = call->engine_ns;
         req->timed = true;
     }
