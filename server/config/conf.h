@@ -19,6 +19,7 @@ struct kv_conf {
     char http_cors_origins[KV_CONF_TEXT_SIZE], http_require_idempotency_key[KV_CONF_TEXT_SIZE],
         http_require_if_match[KV_CONF_TEXT_SIZE];
     uint64_t rate_default, rate_erase, rate_public;
+    uint64_t events_heartbeat_ms;
     uint64_t service_threads;
     char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE], db_prepare[KV_CONF_TEXT_SIZE];
     uint64_t db_statement_timeout_ms, db_lock_timeout_ms, db_start_wait_ms;

@@ -68,6 +68,7 @@ static void put_manners(const struct sink *to, const struct kv_req *req)
     char text[96];
     put(to, "ETag", answer->etag);
     put(to, "Link", answer->link.len == 0 ? NULL : (const char *)answer->link.data);
+    put(to, "X-Accel-Buffering", req->stream == NULL ? NULL : "no"); /* nginx would keep events back */
     if (answer->waited) {
         snprintf(text, sizeof text, "wait=%u", req->wait_seconds);
         put(to, "Preference-Applied", text);
