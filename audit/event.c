@@ -15,7 +15,12 @@ static const char *const op_names[] = {
     [KV_AUDIT_OFFLOAD] = "block.offload",           [KV_AUDIT_RESTORE] = "block.restore",
     [KV_AUDIT_INTEGRITY] = "block.integrity",       [KV_AUDIT_ROOT_CHANGE] = "root.change",
     [KV_AUDIT_INSTANCE_JOIN] = "instance.join",     [KV_AUDIT_INSTANCE_STOP] = "instance.stop",
-    [KV_AUDIT_CONFIG_LOGLEVEL] = "config.loglevel",
+    [KV_AUDIT_CONFIG_LOGLEVEL] = "config.loglevel", [KV_AUDIT_TENANT_UPDATE] = "tenant.update",
+    [KV_AUDIT_TENANT_SUSPEND] = "tenant.suspend",   [KV_AUDIT_TENANT_RESUME] = "tenant.resume",
+    [KV_AUDIT_TENANT_DELETE] = "tenant.delete",     [KV_AUDIT_TENANT_RESTORE] = "tenant.restore",
+    [KV_AUDIT_KEY_UPDATE] = "key.update",           [KV_AUDIT_KEY_ROTATE] = "key.rotate",
+    [KV_AUDIT_KEY_REVOKE] = "key.revoke",           [KV_AUDIT_SESSION_UPDATE] = "session.update",
+    [KV_AUDIT_SESSION_PIN] = "session.pin",         [KV_AUDIT_SESSION_UNPIN] = "session.unpin",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

@@ -104,6 +104,10 @@ struct kv_scope_usage {
     uint64_t blocks, dram_blocks, nvme_blocks, dram_bytes, nvme_bytes, plaintext_bytes;
 };
 KV_RC kv_engine_scope_usage(struct kv_engine *engine, const struct kv_id *scope, struct kv_scope_usage *ret_usage);
+/* The sum over `count` scopes, at most KV_ENGINE_SCOPES_ASKED: the lane stands still meanwhile. */
+#define KV_ENGINE_SCOPES_ASKED 4096u
+KV_RC kv_engine_scopes_usage(struct kv_engine *engine, const struct kv_id *scopes, uint32_t count,
+                             struct kv_scope_usage *ret_usage);
 /* The scope's block ids, sorted, into a buffer of 32-byte ids (the certificate commits to them). KV_E_LIMIT when it is
  * too small. */
 KV_RC kv_engine_scope_blocks(struct kv_engine *engine, const struct kv_id *scope, struct kv_buf *ret_ids);

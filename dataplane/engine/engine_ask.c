@@ -55,7 +55,16 @@ KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, uint
 
 KV_RC kv_engine_scope_usage(struct kv_engine *engine, const struct kv_id *scope, struct kv_scope_usage *ret_usage)
 {
-    struct control control = {.kind = CONTROL_USAGE, .deadline_ns = UINT64_MAX, .scope = scope};
+    return kv_engine_scopes_usage(engine, scope, 1, ret_usage);
+}
+
+KV_RC kv_engine_scopes_usage(struct kv_engine *engine, const struct kv_id *scopes, uint32_t count,
+                             struct kv_scope_usage *ret_usage)
+{
+    if (count > KV_ENGINE_SCOPES_ASKED) {
+        return KV_E_LIMIT;
+    }
+    struct control control = {.kind = CONTROL_USAGE, .deadline_ns = UINT64_MAX, .scope = scopes, .count = count};
     KV_TRY(kv_engine_ask(engine, &control));
     *ret_usage = control.usage;
     return KV_OK;

@@ -43,8 +43,19 @@ static void lookup(struct lane *lane, struct control *control)
 
 static void usage(struct lane *lane, struct control *control)
 {
-    const struct scope *scope = kv_index_scope_find(lane->index, control->scope);
-    control->usage = scope != NULL ? scope->usage : (struct kv_scope_usage){.blocks = 0};
+    struct kv_scope_usage *sum = &control->usage;
+    *sum = (struct kv_scope_usage){.blocks = 0};
+    for (uint32_t i = 0; i < control->count; i++) {
+        const struct scope *scope = kv_index_scope_find(lane->index, &control->scope[i]);
+        if (scope != NULL) {
+            sum->blocks += scope->usage.blocks;
+            sum->dram_blocks += scope->usage.dram_blocks;
+            sum->nvme_blocks += scope->usage.nvme_blocks;
+            sum->dram_bytes += scope->usage.dram_bytes;
+            sum->nvme_bytes += scope->usage.nvme_bytes;
+            sum->plaintext_bytes += scope->usage.plaintext_bytes;
+        }
+    }
 }
 
 static struct entry *entry_at(struct link *link)

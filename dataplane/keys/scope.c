@@ -34,3 +34,9 @@ KV_RC kv_scope_key_meta(const struct kv_secret *scope_secret, struct kv_secret *
 {
     return kv_kdf_derive(scope_secret, "meta", NULL, 0, 32, ret_key);
 }
+
+KV_RC kv_tenant_key_lookup(const struct kv_secret *slot, const struct kv_id *tenant, struct kv_secret **ret_key)
+{
+    const struct kv_bytes fields[] = {KV_BYTES(tenant->b, sizeof(tenant->b))};
+    return kv_kdf_derive(slot, "lookup", fields, 1, 32, ret_key);
+}

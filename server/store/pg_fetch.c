@@ -53,6 +53,42 @@ KV_RC kv_pg_fetch_many(struct kv_pg *pg, const struct kv_pg_many *many, kv_pg_fi
     return KV_OK;
 }
 
+KV_RC kv_pg_fetch_page(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_pg_args *args, struct kv_page *page,
+                       const struct kv_pg_paged *paged, struct kv_errinfo *info)
+{
+    size_t asked = (size_t)page->limit + 1, found = 0;
+    kv_pg_arg_time_or_null(args, page->has_after ? page->after_us : 0);
+    kv_pg_arg_id(args, &page->after);
+    kv_pg_arg_u64(args, asked);
+    struct kv_pg_many many = {.query = query, .args = args, .max = asked, .size = paged->size};
+    KV_TRY(kv_pg_fetch_many(pg, &many, paged->fill, paged->ret_list, &found, info));
+    page->more = found == asked;
+    *paged->ret_count = page->more ? page->limit : found;
+    return KV_OK;
+}
+
+void kv_pg_uses_init(struct kv_pg_uses *arrays, const struct kv_store_use *uses, size_t count)
+{
+    kv_pg_array_init(&arrays->ids, KV_PG_ARRAY_BYTEA, count, count * sizeof uses[0].id);
+    kv_pg_array_init(&arrays->at, KV_PG_ARRAY_I64, count, count * sizeof uses[0].at_us);
+    for (size_t i = 0; i < count; i++) {
+        kv_pg_array_raw(&arrays->ids, uses[i].id.b, sizeof uses[i].id.b, false);
+        kv_pg_array_i64(&arrays->at, (int64_t)uses[i].at_us);
+    }
+}
+
+void kv_pg_uses_done(struct kv_pg_uses *arrays)
+{
+    kv_pg_array_done(&arrays->ids);
+    kv_pg_array_done(&arrays->at);
+}
+
+void kv_pg_arg_uses(struct kv_pg_args *args, const struct kv_pg_uses *arrays)
+{
+    kv_pg_arg_array(args, &arrays->ids, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(args, &arrays->at, KV_PG_ARRAY_I64);
+}
+
 KV_RC kv_pg_fetch_blob(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                        const char *missing, struct kv_errinfo *info, struct kv_buf *ret_blob)
 {

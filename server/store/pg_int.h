@@ -5,7 +5,10 @@
 #ifndef KV_STORE_PG_INT_H
 #define KV_STORE_PG_INT_H
 
+#include "server/store/labels.h"
+#include "server/store/page.h"
 #include "server/store/pg.h"
+#include "server/store/use.h"
 
 #include <libpq-fe.h>
 
@@ -45,12 +48,31 @@ struct kv_pg_array {
     struct kv_buf buf;
     uint32_t count;
 };
-enum kv_pg_array_type { KV_PG_ARRAY_BYTEA, KV_PG_ARRAY_I64 };
+enum kv_pg_array_type { KV_PG_ARRAY_BYTEA, KV_PG_ARRAY_I64, KV_PG_ARRAY_TEXT };
 void kv_pg_array_init(struct kv_pg_array *array, enum kv_pg_array_type type, size_t count, size_t bytes_max);
 void kv_pg_array_raw(struct kv_pg_array *array, const void *data, size_t len, bool null);
 void kv_pg_array_i64(struct kv_pg_array *array, int64_t value);
 void kv_pg_array_done(struct kv_pg_array *array);
 void kv_pg_arg_array(struct kv_pg_args *args, const struct kv_pg_array *array, enum kv_pg_array_type type);
+
+/* Labels: two parameters, $names and $values, for jsonb_object($names, $values); and KV_PG_LABELS(column) selects two
+ * columns. */
+#define KV_PG_LABELS(column)                                                         \
+    "ARRAY(SELECT key FROM jsonb_each_text(" column ") ORDER BY key COLLATE \"C\")," \
+    " ARRAY(SELECT value FROM jsonb_each_text(" column ") ORDER BY key COLLATE \"C\")"
+struct kv_pg_labels {
+    struct kv_pg_array names, values;
+};
+void kv_pg_labels_init(struct kv_pg_labels *arrays, const struct kv_labels *labels);
+void kv_pg_labels_done(struct kv_pg_labels *arrays);
+void kv_pg_arg_labels(struct kv_pg_args *args, const struct kv_pg_labels *arrays);
+/* When what was used last: two parameters, for unnest($ids, $microseconds). */
+struct kv_pg_uses {
+    struct kv_pg_array ids, at;
+};
+void kv_pg_uses_init(struct kv_pg_uses *arrays, const struct kv_store_use *uses, size_t count);
+void kv_pg_uses_done(struct kv_pg_uses *arrays);
+void kv_pg_arg_uses(struct kv_pg_args *args, const struct kv_pg_uses *arrays);
 
 /* ---- results, column after column; a misfit sets `failed` and yields zeroes, so that a reader checks once ---- */
 
@@ -74,6 +96,14 @@ struct kv_bytes kv_pg_get_bytes(struct kv_pg_row *row);                  /* borr
 void kv_pg_get_id(struct kv_pg_row *row, struct kv_id *ret_id);          /* null: zero */
 /* The index of the column's text among `names`; not there: failed. */
 int kv_pg_get_word(struct kv_pg_row *row, const char *const *names, int count);
+/* An array of texts, item after item. */
+struct kv_pg_items {
+    struct kv_reader reader; /* borrowed from the result */
+    unsigned count;
+};
+struct kv_pg_items kv_pg_get_array(struct kv_pg_row *row);
+void kv_pg_item_text(struct kv_pg_items *items, struct kv_pg_row *row, char *ret_text, size_t size);
+void kv_pg_get_labels(struct kv_pg_row *row, struct kv_labels *ret_labels);
 KV_RC kv_pg_row_check(const struct kv_pg_row *row,
                       struct kv_errinfo *info); /* KV_E_CORRUPT when something did not fit */
 
@@ -111,6 +141,21 @@ struct kv_pg_many {
 };
 KV_RC kv_pg_fetch_many(struct kv_pg *pg, const struct kv_pg_many *many, kv_pg_fill_fn fill, void *ret_list,
                        size_t *ret_count, struct kv_errinfo *info);
+/* A page of a list, see page.h: the texts that end its two statements, newest or oldest first, with the table's prefix
+ * ("" or "s.") and the numbers of three parameters that kv_pg_fetch_page adds. */
+#define KV_PG_PAGE(t, at, id, limit, than, way)                                                            \
+    " AND ($" at "::timestamptz IS NULL OR (" t "created_at, " t "id) " than " ($" at ", $" id "::bytea))" \
+    " ORDER BY " t "created_at" way ", " t "id" way " LIMIT $" limit
+#define KV_PG_PAGE_DESC(t, at, id, limit) KV_PG_PAGE(t, at, id, limit, "<", " DESC")
+#define KV_PG_PAGE_ASC(t, at, id, limit) KV_PG_PAGE(t, at, id, limit, ">", "")
+struct kv_pg_paged {
+    kv_pg_fill_fn fill;
+    size_t size;
+    void *ret_list; /* page->limit + 1 of them */
+    size_t *ret_count;
+};
+KV_RC kv_pg_fetch_page(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_pg_args *args, struct kv_page *page,
+                       const struct kv_pg_paged *paged, struct kv_errinfo *info);
 /* One bytea of one row, appended to the caller's buffer; null or no row is KV_E_MISSING. */
 KV_RC kv_pg_fetch_blob(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                        const char *missing, struct kv_errinfo *info, struct kv_buf *ret_blob);

@@ -15,6 +15,7 @@ enum {
     OID_I32 = 23,
     OID_TEXT = 25,
     OID_BYTEA_ARRAY = 1001,
+    OID_TEXT_ARRAY = 1009,
     OID_I64_ARRAY = 1016,
     OID_TIME = 1184,
 };
@@ -123,6 +124,15 @@ void kv_pg_arg_time_or_null(struct kv_pg_args *args, uint64_t us)
     }
 }
 
+static const struct {
+    uint32_t item;
+    Oid array;
+} array_oids[] = {
+    [KV_PG_ARRAY_BYTEA] = {OID_BYTEA, OID_BYTEA_ARRAY},
+    [KV_PG_ARRAY_I64] = {OID_I64, OID_I64_ARRAY},
+    [KV_PG_ARRAY_TEXT] = {OID_TEXT, OID_TEXT_ARRAY},
+};
+
 static void append_u32(struct kv_buf *buf, uint32_t value)
 {
     uint8_t bytes[4];
@@ -137,7 +147,7 @@ void kv_pg_array_init(struct kv_pg_array *array, enum kv_pg_array_type type, siz
     kv_buf_init(&array->buf, 20 + count * 4 + bytes_max);
     append_u32(&array->buf, count > 0 ? 1 : 0); /* dimensions */
     append_u32(&array->buf, 1);                 /* there may be nulls */
-    append_u32(&array->buf, type == KV_PG_ARRAY_BYTEA ? OID_BYTEA : OID_I64);
+    append_u32(&array->buf, array_oids[type].item);
     if (count > 0) {
         append_u32(&array->buf, (uint32_t)count);
         append_u32(&array->buf, 1); /* lower bound */
@@ -168,7 +178,7 @@ void kv_pg_array_done(struct kv_pg_array *array)
 void kv_pg_arg_array(struct kv_pg_args *args, const struct kv_pg_array *array, enum kv_pg_array_type type)
 {
     args->failed = args->failed || kv_buf_check(&array->buf) != KV_OK;
-    put(args, type == KV_PG_ARRAY_BYTEA ? OID_BYTEA_ARRAY : OID_I64_ARRAY, array->buf.data, array->buf.len);
+    put(args, array_oids[type].array, array->buf.data, array->buf.len);
 }
 
 struct kv_pg_row kv_pg_row_of(const PGresult *result, int row)
@@ -290,6 +300,39 @@ struct kv_bytes kv_pg_get_bytes(struct kv_pg_row *row)
 {
     bool null = false;
     return take(row, 0, &null);
+}
+
+/* Binary form: dimensions, flags, item type; for each dimension its length and lower bound; then length and bytes of
+ * each item. */
+struct kv_pg_items kv_pg_get_array(struct kv_pg_row *row)
+{
+    bool null = false;
+    struct kv_pg_items items = {.reader = kv_reader_of(take(row, 0, &null))};
+    if (null) {
+        return items;
+    }
+    uint32_t dimensions = kv_read_u32(&items.reader);
+    (void)kv_read_u32(&items.reader); /* whether there are nulls: an item says it itself */
+    bool texts = kv_read_u32(&items.reader) == OID_TEXT;
+    if (dimensions == 1) {
+        items.count = kv_read_u32(&items.reader);
+        (void)kv_read_u32(&items.reader);
+    }
+    row->failed = row->failed || !texts || dimensions > 1 || items.reader.failed;
+    return items;
+}
+
+void kv_pg_item_text(struct kv_pg_items *items, struct kv_pg_row *row, char *ret_text, size_t size)
+{
+    uint32_t len = kv_read_u32(&items->reader); /* a null's is the largest number */
+    ret_text[0] = '\0';
+    if (items->reader.failed || len >= size) {
+        row->failed = true;
+        return;
+    }
+    kv_read_raw(&items->reader, ret_text, len);
+    ret_text[len] = '\0';
+    row->failed = row->failed || items->reader.failed;
 }
 
 void kv_pg_get_id(struct kv_pg_row *row, struct kv_id *ret_id)

@@ -104,8 +104,9 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
 static KV_RC revoke_session(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {"erasure_revoke_session",
-                                             "UPDATE session SET state = 'erasing', revoked_seq = $3, erasure_id = $4"
-                                             " WHERE id = $1 AND tenant_id = $2 AND state = 'active'"};
+                                             "UPDATE session SET state = 'erasing', revoked_seq = $3, erasure_id = $4,"
+                                             " external_hmac = NULL, external_sealed = NULL, labels = '{}',"
+                                             " rev = rev + 1 WHERE id = $1 AND tenant_id = $2 AND state = 'active'"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->session);
     kv_pg_arg_id(&args, &erasure->tenant);

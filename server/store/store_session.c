@@ -5,6 +5,8 @@
 
 #include "server/store/pg_int.h"
 
+#include <string.h>
+
 static const char *const state_names[] = {"active", "erasing", "erased", "unknown"};
 
 const char *kv_session_state_name(enum kv_session_state state)
@@ -12,10 +14,21 @@ const char *kv_session_state_name(enum kv_session_state state)
     return state_names[state];
 }
 
-#define SELECT_SESSION                                                                                     \
-    "SELECT s.id, s.tenant_id, s.created_by, s.erasure_id, s.slot, t.directory_slot, s.state, s.model_id," \
-    " s.model_revision, s.model_fingerprint, s.created_at, coalesce(s.revoked_seq, 0)"                     \
-    " FROM session s JOIN tenant t ON t.id = s.tenant_id "
+#define SELECT_SESSION                                                                                            \
+    "SELECT s.id, s.tenant_id, s.created_by, s.erasure_id, s.slot, t.directory_slot, s.state, s.model_id,"        \
+    " s.model_revision, s.model_fingerprint, s.created_at, coalesce(s.revoked_seq, 0), s.rev, s.class, s.region," \
+    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until,"        \
+    " s.external_sealed, " KV_PG_LABELS("s.labels") " FROM session s JOIN tenant t ON t.id = s.tenant_id "
+
+static void fill_lifetimes(struct kv_pg_row *row, struct kv_store_session *session)
+{
+    session->updated_us = kv_pg_get_time(row);
+    session->last_used_us = kv_pg_get_time(row);
+    session->expires_us = kv_pg_get_time(row);
+    session->idle_seconds = kv_pg_get_u64(row);
+    session->idle_us = kv_pg_get_time(row);
+    session->pinned_until_us = kv_pg_get_time(row);
+}
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
 {
@@ -32,6 +45,17 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_text(row, session->model_fingerprint, sizeof session->model_fingerprint);
     session->created_us = kv_pg_get_time(row);
     session->revoked_seq = kv_pg_get_i64(row);
+    session->rev = kv_pg_get_u64(row);
+    kv_pg_get_text(row, session->class, sizeof session->class);
+    kv_pg_get_text(row, session->region, sizeof session->region);
+    fill_lifetimes(row, session);
+    struct kv_bytes sealed = kv_pg_get_bytes(row);
+    row->failed = row->failed || sealed.len > sizeof session->external_sealed;
+    session->external_len = row->failed ? 0 : sealed.len;
+    if (session->external_len > 0) {
+        memcpy(session->external_sealed, sealed.data, session->external_len);
+    }
+    kv_pg_get_labels(row, &session->labels);
     return KV_OK;
 }
 
@@ -52,6 +76,10 @@ static KV_RC explain_no_slot(struct kv_pg *pg, const struct kv_id *id, struct kv
 {
     struct kv_store_tenant tenant;
     KV_TRY(kv_store_tenant_get(pg, id, info, &tenant));
+    if (tenant.state == KV_TENANT_SUSPENDED || tenant.state == KV_TENANT_DELETING) {
+        return kv_fail(info, KV_E_TENANT_SUSPENDED, "the tenant is %s, so it gets no new sessions",
+                       tenant.state == KV_TENANT_SUSPENDED ? "suspended" : "to be deleted");
+    }
     if (tenant.state != KV_TENANT_ACTIVE) {
         return kv_fail(info, KV_E_INVALID_STATE, "the tenant is not active, so it gets no new sessions");
     }
@@ -73,29 +101,49 @@ static KV_RC take_slot(struct kv_pg *pg, const struct kv_id *tenant, struct kv_e
     return rc == KV_E_STALE ? explain_no_slot(pg, tenant, info) : rc;
 }
 
-KV_RC kv_store_session_insert(struct kv_pg *pg, const struct kv_store_session *session, struct kv_errinfo *info,
-                              uint32_t *ret_slot, uint32_t *ret_directory_slot)
+static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session, uint32_t slot,
+                        struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
         "session_insert", "INSERT INTO session (id, tenant_id, slot, model_id, model_revision, model_fingerprint,"
-                          " created_at, created_by) VALUES ($1, $2, $3, $4, $5, $6, $7, $8)"};
-    struct slots slots = {0};
-    KV_TRY(take_slot(pg, &session->tenant, info, &slots));
+                          " created_at, created_by, class, region, expires_at, idle_seconds, idle_at, labels)"
+                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, 'default'), $10, $11,"
+                          " nullif($12, 0), $13, jsonb_object($14, $15))"};
+    struct kv_pg_labels labels;
+    kv_pg_labels_init(&labels, &session->labels);
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &session->id);
     kv_pg_arg_id(&args, &session->tenant);
-    kv_pg_arg_i32(&args, slots.slot);
+    kv_pg_arg_i32(&args, slot);
     kv_pg_arg_text(&args, session->model_id);
     kv_pg_arg_text(&args, session->model_revision);
     kv_pg_arg_text(&args, session->model_fingerprint);
     kv_pg_arg_time(&args, session->created_us);
     kv_pg_arg_id_or_null(&args, &session->created_by);
+    kv_pg_arg_text_or_null(&args, session->class);
+    kv_pg_arg_text_or_null(&args, session->region);
+    kv_pg_arg_time_or_null(&args, session->expires_us);
+    kv_pg_arg_u64(&args, session->idle_seconds);
+    kv_pg_arg_time_or_null(&args, session->idle_us);
+    kv_pg_arg_labels(&args, &labels);
     uint64_t rows = 0;
-    KV_TRY(kv_pg_change(pg, &query, &args, info, &rows));
+    enum kv_err rc = kv_pg_change(pg, &query, &args, info, &rows);
+    kv_pg_labels_done(&labels);
+    return rc;
+}
+
+KV_RC kv_store_session_insert(struct kv_pg *pg, const struct kv_store_session *session, struct kv_errinfo *info,
+                              uint32_t *ret_slot, uint32_t *ret_directory_slot)
+{
+    struct slots slots = {0};
+    KV_TRY(take_slot(pg, &session->tenant, info, &slots));
+    KV_TRY(insert_row(pg, session, slots.slot, info));
     *ret_slot = slots.slot;
     *ret_directory_slot = slots.directory_slot;
     return KV_OK;
 }
+
+static const char *const no_session = "there is no such session";
 
 KV_RC kv_store_session_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                            struct kv_store_session *ret_session)
@@ -103,22 +151,57 @@ KV_RC kv_store_session_get(struct kv_pg *pg, const struct kv_id *id, struct kv_e
     static const struct kv_pg_query query = {"session_get", SELECT_SESSION "WHERE s.id = $1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, id);
-    struct kv_pg_one one = {
-        .query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = "there is no such session"};
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = no_session};
     return kv_pg_fetch_one(pg, &one, fill, ret_session, info);
 }
 
-KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
-                            struct kv_errinfo *info, struct kv_store_session *ret_list, size_t *ret_count)
+KV_RC kv_store_session_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                            struct kv_store_session *ret_session)
 {
-    static const struct kv_pg_query query = {"session_list", SELECT_SESSION
-                                             "WHERE s.tenant_id = $1 AND s.id > $2 ORDER BY s.id LIMIT $3"};
+    static const struct kv_pg_query query = {"session_lock", SELECT_SESSION "WHERE s.id = $1 FOR NO KEY UPDATE OF s"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .write = true, .none = KV_E_NOT_FOUND, .none_text = no_session};
+    return kv_pg_fetch_one(pg, &one, fill, ret_session, info);
+}
+
+KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const uint8_t hmac[32],
+                            struct kv_errinfo *info, struct kv_store_session *ret_session)
+{
+    static const struct kv_pg_query query = {"session_find",
+                                             SELECT_SESSION "WHERE s.tenant_id = $1 AND s.external_hmac = $2"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
-    kv_pg_arg_id(&args, after);
-    kv_pg_arg_u64(&args, max);
-    struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_list[0]};
-    return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+    kv_pg_arg_raw(&args, hmac, 32);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = no_session};
+    return kv_pg_fetch_one(pg, &one, fill, ret_session, info);
+}
+
+#define LIST_SESSIONS                                                                                  \
+    SELECT_SESSION "WHERE s.tenant_id = $1 AND ($2::bytea IS NULL OR s.external_hmac = $2)"            \
+                   " AND ($3::text IS NULL OR s.labels @> jsonb_build_object($3, $4::text))"           \
+                   " AND ($5::text IS NULL OR s.state = $5) AND ($6::text IS NULL OR s.model_id = $6)" \
+                   " AND ($7::timestamptz IS NULL OR coalesce(s.last_used_at, s.created_at) < $7)"     \
+                   " AND ($8::timestamptz IS NULL OR s.created_at > $8)"
+
+KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,
+                            struct kv_errinfo *info, struct kv_store_session *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query queries[] = {
+        {"session_list", LIST_SESSIONS KV_PG_PAGE_DESC("s.", "9", "10", "11")},
+        {"session_list_up", LIST_SESSIONS KV_PG_PAGE_ASC("s.", "9", "10", "11")}};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &filter->tenant);
+    kv_pg_arg_raw_or_null(&args, filter->external_hmac, filter->external_hmac == NULL ? 0 : 32);
+    kv_pg_arg_text_or_null(&args, filter->label == NULL ? NULL : filter->label->name);
+    kv_pg_arg_text(&args, filter->label == NULL ? "" : filter->label->value);
+    kv_pg_arg_text_or_null(&args, filter->state);
+    kv_pg_arg_text_or_null(&args, filter->model);
+    kv_pg_arg_time_or_null(&args, filter->idle_before_us);
+    kv_pg_arg_time_or_null(&args, filter->created_after_us);
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
 static KV_RC fill_state(struct kv_pg_row *row, void *ret)

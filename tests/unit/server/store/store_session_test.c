@@ -7,6 +7,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -82,7 +83,8 @@ Test(session, needs_a_tenant_that_is_there_and_active)
     uint32_t slot = 0, directory_slot = 0;
     cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &a, &info, &slot, &directory_slot)), KV_E_NOT_FOUND));
     cr_assert(eq(int, temp_postgres_run(pg, "update tenant set state = 'suspended'"), KV_OK));
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &b, &info, &slot, &directory_slot)), KV_E_INVALID_STATE));
+    cr_assert(
+        eq(int, IN_TX(pg, kv_store_session_insert(pg, &b, &info, &slot, &directory_slot)), KV_E_TENANT_SUSPENDED));
     kv_pg_close(pg);
 }
 
@@ -108,9 +110,10 @@ Test(session, many_at_once_get_different_slots_without_gaps)
         cr_assert(eq(int, status, 0));
     }
     static struct kv_store_session list[100];
-    struct kv_id after = {{0}};
+    struct kv_store_session_filter filter = {.tenant = tenant};
+    struct kv_page page = {.limit = 99};
     size_t count = 0;
-    cr_assert(eq(int, kv_store_session_list(pg, &tenant, &after, 100, &info, list, &count), KV_OK));
+    cr_assert(eq(int, kv_store_session_list(pg, &filter, &page, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 80));
     bool seen[80] = {0};
     for (size_t i = 0; i < count; i++) {
@@ -164,5 +167,171 @@ Test(session, is_erased_only_from_erasing_and_never_goes_back)
     cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &a, &info)), KV_OK));
     cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &a, &info)), KV_OK));
     cr_assert(eq(int, temp_postgres_run(pg, "update session set state = 'active'"), KV_E_INVALID_STATE));
+    kv_pg_close(pg);
+}
+
+/* --- what changes on a living one -------------------------------------------------------------------------------- */
+
+static struct kv_store_session got;
+
+static struct kv_label label(const char *name, const char *value)
+{
+    struct kv_label label = {.remove = false};
+    snprintf(label.name, sizeof label.name, "%s", name);
+    snprintf(label.value, sizeof label.value, "%s", value);
+    return label;
+}
+
+static void insert(struct kv_pg *pg, const struct kv_store_session *row)
+{
+    uint32_t slot = 0, directory_slot = 0;
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, row, &info, &slot, &directory_slot)), KV_OK), "%s",
+              info.text);
+}
+
+static void name(struct kv_pg *pg, struct kv_id id, uint8_t first)
+{
+    static const uint8_t sealed[KV_EXTERNAL_SEALED_MAX] = {5};
+    struct kv_store_external external = {.hmac = {first}, .sealed = sealed, .sealed_len = sizeof sealed};
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_external(pg, &id, &external, &info)), KV_OK), "%s", info.text);
+}
+
+Test(session, forgets_its_client_s_words_when_it_is_erased)
+{
+    struct kv_pg *pg = open_store();
+    struct kv_id tenant = store_tenant(pg, 5);
+    struct kv_store_session made = session(100, tenant);
+    const uint8_t hmac[32] = {7}, other[32] = {8};
+    made.labels = (struct kv_labels){.count = 1, .items = {label("user", "erika")}};
+    insert(pg, &made);
+    name(pg, made.id, 7);
+    cr_assert(eq(int, kv_store_session_find(pg, &tenant, other, &info, &got), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_store_session_find(pg, &tenant, hmac, &info, &got), KV_OK), "%s", info.text);
+    cr_assert(eq(sz, got.external_len, KV_EXTERNAL_SEALED_MAX));
+    cr_assert(eq(str, got.labels.items[0].value, "erika"));
+    cr_assert(eq(str, got.class, "default"));
+    store_erasure_request(pg, tenant, made.id, 300);
+    cr_assert(eq(int, kv_store_session_find(pg, &tenant, hmac, &info, &got), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_store_session_get(pg, &made.id, &info, &got), KV_OK));
+    cr_assert(eq(sz, got.external_len, 0));
+    cr_assert(eq(u32, got.labels.count, 0));
+    struct kv_store_session next = session(101, tenant); /* the name is free again */
+    insert(pg, &next);
+    name(pg, next.id, 7);
+    kv_pg_close(pg);
+}
+
+Test(session, one_name_is_one_session)
+{
+    struct kv_pg *pg = open_store();
+    struct kv_id tenant = store_tenant(pg, 5), other = store_tenant(pg, 6);
+    struct kv_store_session a = session(100, tenant), b = session(101, tenant), c = session(102, other);
+    static const uint8_t sealed[1] = {5};
+    struct kv_store_external external = {.hmac = {7}, .sealed = sealed, .sealed_len = 1};
+    insert(pg, &a);
+    insert(pg, &b);
+    insert(pg, &c);
+    name(pg, a.id, 7);
+    cr_assert(ne(int, IN_TX(pg, kv_store_session_set_external(pg, &b.id, &external, &info)), KV_OK));
+    name(pg, c.id, 7); /* another tenant's names are its own */
+    kv_pg_close(pg);
+}
+
+Test(session, list_is_narrowed_by_each_filter)
+{
+    struct kv_pg *pg = open_store();
+    static struct kv_store_session list[9];
+    struct kv_id tenant = store_tenant(pg, 5);
+    struct kv_store_session a = session(100, tenant), b = session(101, tenant);
+    const uint8_t hmac[32] = {7};
+    a.labels = (struct kv_labels){.count = 1, .items = {label("user", "erika")}};
+    b.created_us = T0 + 50;
+    snprintf(b.model_id, sizeof b.model_id, "other");
+    insert(pg, &a);
+    insert(pg, &b);
+    name(pg, a.id, 7);
+    struct kv_store_use use = {.id = b.id, .at_us = T0 + 90};
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_used(pg, &use, 1, &info)), KV_OK), "%s", info.text);
+    const struct {
+        struct kv_store_session_filter filter;
+        const struct kv_store_session *only; /* NULL: both */
+    } cases[] = {
+        {{.tenant = tenant}, NULL},
+        {{.tenant = tenant, .external_hmac = hmac}, &a},
+        {{.tenant = tenant, .label = &a.labels.items[0]}, &a},
+        {{.tenant = tenant, .model = "other"}, &b},
+        {{.tenant = tenant, .idle_before_us = T0 + 90}, &a},
+        {{.tenant = tenant, .created_after_us = T0}, &b},
+        {{.tenant = tenant, .state = "active"}, NULL},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        struct kv_page page = {.limit = 8};
+        size_t count = 0;
+        cr_assert(eq(int, kv_store_session_list(pg, &cases[i].filter, &page, &info, list, &count), KV_OK), "%s",
+                  info.text);
+        cr_assert(eq(sz, count, cases[i].only == NULL ? 2 : 1), "case %zu", i);
+        cr_assert(cases[i].only == NULL || kv_id_equal(&list[0].id, &cases[i].only->id), "case %zu", i);
+    }
+    kv_pg_close(pg);
+}
+
+static size_t overdue(struct kv_pg *pg, uint64_t now_us, uint64_t grace_us)
+{
+    struct kv_store_overdue list[8];
+    size_t count = 99;
+    cr_assert(eq(int, kv_store_session_list_overdue(pg, now_us, grace_us, 8, &info, list, &count), KV_OK), "%s",
+              info.text);
+    return count;
+}
+
+Test(session, is_overdue_at_its_end_and_not_before)
+{
+    struct kv_pg *pg = open_store();
+    const uint64_t second = 1000000;
+    struct kv_id tenant = store_tenant(pg, 5);
+    struct kv_store_session whole = session(100, tenant), idle = session(101, tenant), for_ever = session(102, tenant);
+    whole.expires_us = T0 + 100 * second;
+    idle.idle_seconds = 10;
+    idle.idle_us = T0 + 10 * second;
+    insert(pg, &whole);
+    insert(pg, &idle);
+    insert(pg, &for_ever);
+    cr_assert(eq(sz, overdue(pg, T0 + 12 * second - 1, 2 * second), 0));
+    cr_assert(eq(sz, overdue(pg, T0 + 12 * second, 2 * second), 1), "idle, and the grace is over");
+    struct kv_store_use use = {.id = idle.id, .at_us = T0 + 5 * second};
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_used(pg, &use, 1, &info)), KV_OK));
+    use.at_us = T0 + 4 * second;
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_used(pg, &use, 1, &info)), KV_OK), "an earlier one changes nothing");
+    cr_assert(eq(sz, overdue(pg, T0 + 17 * second - 1, 2 * second), 0));
+    cr_assert(eq(sz, overdue(pg, T0 + 17 * second, 2 * second), 1));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_lock(pg, &idle.id, &info, &got)), KV_OK));
+    got.pinned_until_us = T0 + 50 * second;
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_update(pg, &got, &info)), KV_OK), "%s", info.text);
+    cr_assert(eq(sz, overdue(pg, T0 + 50 * second - 1, 2 * second), 0), "pinned");
+    cr_assert(eq(sz, overdue(pg, T0 + 50 * second, 2 * second), 1));
+    cr_assert(eq(sz, overdue(pg, T0 + 100 * second, 2 * second), 2), "no grace for a whole lifetime");
+    kv_pg_close(pg);
+}
+
+Test(session, update_refuses_a_stale_row_and_an_erased_one)
+{
+    struct kv_pg *pg = open_store();
+    static struct kv_store_session stale;
+    struct kv_id tenant = store_tenant(pg, 5);
+    struct kv_store_session made = session(100, tenant);
+    insert(pg, &made);
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_lock(pg, &made.id, &info, &got)), KV_OK));
+    stale = got;
+    got.idle_seconds = 9;
+    got.idle_us = T0 + 9;
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_update(pg, &got, &info)), KV_OK), "%s", info.text);
+    cr_assert(eq(u64, got.rev, 2));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_update(pg, &stale, &info)), KV_E_STALE));
+    store_erasure_request(pg, tenant, made.id, 300);
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_update(pg, &got, &info)), KV_E_STALE));
+    uint64_t counts[KV_SESSION_UNKNOWN];
+    cr_assert(eq(int, kv_store_session_count(pg, &tenant, &info, counts), KV_OK));
+    cr_assert(eq(u64, counts[KV_SESSION_ACTIVE], 0));
+    cr_assert(eq(u64, counts[KV_SESSION_ERASING], 1));
     kv_pg_close(pg);
 }
