@@ -8,6 +8,7 @@
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "server/serve_int.h"
+#include "server/service/svc_key.h"
 #include "server/store/migrate.h"
 
 #include <errno.h>
@@ -61,7 +62,6 @@ static KV_RC start_httpd(struct server *server)
                                            .erase = (unsigned)conf->rate_erase,
                                            .peer = (unsigned)conf->rate_public},
                                  .facts = &server->facts,
-                                 .heartbeat_ms = conf->events_heartbeat_ms,
                                  .env = server->env};
     enum kv_err rc = kv_httpd_start(&http, &server->info, &server->httpd);
     if (rc != KV_OK &&

@@ -49,6 +49,7 @@ kv_value *kv_json_at(kv_value *array, size_t index);
 const char *kv_json_as_text(kv_value *value); /* NULL unless it is a text */
 bool kv_json_as_int(kv_value *value, int64_t *ret_number);
 bool kv_json_is_object(kv_value *value);
+bool kv_json_value_is_null(kv_value *value);
 /* The members of an object, one after the other: NULL at the end. `*iterator` starts as NULL. */
 kv_value *kv_json_next(kv_value *object, void **iterator, const char **ret_name);
 /* One text for one value: members sorted, no blanks. */

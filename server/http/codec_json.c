@@ -232,6 +232,11 @@ bool kv_json_is_null(kv_value *object, const char *name)
     return json_is_null(as_json(kv_json_get(object, name)));
 }
 
+bool kv_json_value_is_null(kv_value *value)
+{
+    return json_is_null(as_json(value));
+}
+
 kv_value *kv_json_next(kv_value *object, void **iterator, const char **ret_name)
 {
     json_t *json = as_json(object);

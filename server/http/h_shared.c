@@ -106,9 +106,36 @@ void kv_h_location(struct kv_req *req, const char *collection, const char *prefi
     snprintf(req->response.location, sizeof req->response.location, "%s/%s", collection, text);
 }
 
+KV_RC kv_h_time(struct kv_call *call, kv_value *body, const char *name, uint64_t *ret_us)
+{
+    const char *text = kv_json_text(body, name);
+    uint64_t us = 0;
+    if (text != NULL && (kv_time_parse(text, &us) != KV_OK || us == 0)) {
+        char pointer[64];
+        snprintf(pointer, sizeof pointer, "/%.62s", name);
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, pointer, "a time in UTC like 2026-11-30T17:18:18Z");
+    }
+    *ret_us = us;
+    return KV_OK;
+}
+
+void kv_h_out_text_if(struct kv_buf *out, const char *name, const char *text)
+{
+    if (text[0] != '\0') {
+        kv_out_text(out, name, text);
+    }
+}
+
+void kv_h_out_time_if(struct kv_buf *out, const char *name, uint64_t us)
+{
+    if (us != 0) {
+        kv_out_time(out, name, us);
+    }
+}
+
 /* --- the answer of a change -------------------------------------------------------------------------------------- */
 
-#define SECRET_ROOM 2048
+#define SECRET_ROOM 4096
 
 static void write_value(struct kv_h_answer *answer, void (*write)(struct kv_buf *out, const void *view))
 {

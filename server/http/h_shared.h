@@ -34,6 +34,11 @@ KV_RC kv_h_path_id_2(struct kv_call *call, const struct kv_req *req, const char 
 KV_RC kv_h_model(struct kv_call *call, kv_value *body, struct kv_model *ret_model);
 void kv_h_write_model(struct kv_buf *out, const struct kv_model *model);
 void kv_h_location(struct kv_req *req, const char *collection, const char *prefix, const struct kv_id *id);
+/* A member that is a time, RFC 3339 in UTC; absent: 0. */
+KV_RC kv_h_time(struct kv_call *call, kv_value *body, const char *name, uint64_t *ret_us);
+/* Members that are left out when there is nothing to say. */
+void kv_h_out_text_if(struct kv_buf *out, const char *name, const char *text);
+void kv_h_out_time_if(struct kv_buf *out, const char *name, uint64_t us);
 /* Copies a text that was checked to fit. */
 void kv_h_copy(char *target, size_t size, const char *text);
 

@@ -1,23 +1,29 @@
-/*
- * Tenants and their API keys. The answer that carries a new key's secret is the only place where it is ever readable:
- * it is wiped from this process's own buffers as soon as it was sent.
- */
-#include "server/http/h_shared.h"
+/* Tenants: made, suspended and deleted by operators; a tenant's administrator sees and names its own. */
+#include "server/http/h_labels.h"
 
-#include <stdio.h>
-#include <string.h>
+#include "dataplane/base/mem.h"
 
-static void write_tenant(struct kv_buf *out, const struct kv_tenant_view *tenant)
+static void write_tenant(struct kv_buf *out, const void *view)
 {
+    const struct kv_tenant_view *tenant = view;
     kv_out_open(out);
     kv_out_id(out, "id", "ten", &tenant->id);
     kv_out_text(out, "name", tenant->name);
-    if (tenant->display_name[0] != '\0') {
-        kv_out_text(out, "display_name", tenant->display_name);
-    }
+    kv_h_out_text_if(out, "display_name", tenant->display_name);
     kv_out_text(out, "state", tenant->state);
+    kv_h_out_text_if(out, "region", tenant->region);
+    kv_h_write_labels(out, &tenant->labels);
     kv_out_time(out, "created_at", tenant->created_us);
+    kv_h_out_time_if(out, "updated_at", tenant->updated_us);
+    kv_h_out_time_if(out, "suspended_at", tenant->suspended_us);
+    kv_h_out_time_if(out, "delete_at", tenant->delete_us);
     kv_out_close(out);
+}
+
+static struct kv_h_answer answer_of(struct kv_req *req, int status, const struct kv_tenant_view *tenant)
+{
+    return (struct kv_h_answer){
+        .req = req, .status = status, .write = write_tenant, .view = tenant, .rev = &tenant->rev};
 }
 
 KV_RC kv_h_tenant_create(struct kv_call *call, struct kv_req *req)
@@ -25,15 +31,23 @@ KV_RC kv_h_tenant_create(struct kv_call *call, struct kv_req *req)
     const struct kv_field fields[] = {
         {"name", KV_TEXT, true, 2, KV_MAX_TENANT_NAME_BYTES, NULL},
         {"display_name", KV_TEXT, false, 0, 256, NULL},
+        {"region", KV_TEXT, false, 1, 63, NULL},
+        {"labels", KV_OBJECT, false, 0, 0, NULL},
     };
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
     struct kv_tenant_view tenant;
     KV_TRY(kv_h_body(call, req, KV_FIELDS(fields), &body));
-    KV_TRY(kv_svc_tenant_create(call, kv_json_text(body, "name"), kv_json_text(body, "display_name"), &tenant));
-    req->response.status = 201;
-    kv_h_location(req, "/v1/tenants", "ten", &tenant.id);
-    write_tenant(&req->response.body, &tenant);
-    return KV_OK;
+    struct kv_tenant_new in = {.name = kv_json_text(body, "name"),
+                               .display_name = kv_json_text(body, "display_name"),
+                               .region = kv_json_text(body, "region")};
+    KV_TRY(kv_h_labels(call, body, false, &in.labels));
+    struct kv_h_answer answer = answer_of(req, 201, &tenant);
+    answer.collection = "/v1/tenants";
+    answer.prefix = "ten";
+    answer.id = &tenant.id;
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_create(call, &in, &tenant));
+    return kv_h_answer(call, &answer);
 }
 
 KV_RC kv_h_tenant_get(struct kv_call *call, struct kv_req *req)
@@ -42,92 +56,165 @@ KV_RC kv_h_tenant_get(struct kv_call *call, struct kv_req *req)
     struct kv_tenant_view tenant;
     KV_TRY(kv_h_path_id(call, req, "ten", &id));
     KV_TRY(kv_svc_tenant_get(call, &id, &tenant));
-    write_tenant(&req->response.body, &tenant);
-    return KV_OK;
+    struct kv_h_answer answer = answer_of(req, 200, &tenant);
+    return kv_h_answer(call, &answer);
 }
 
-/* --- keys -------------------------------------------------------------------------------------------------------- */
-
-static const struct {
-    enum kv_role role;
-    const char *name;
-} role_names[] = {
-    {KV_ROLE_TENANT_ADMIN, "tenant_admin"},
-    {KV_ROLE_ENGINE, "engine"},
-    {KV_ROLE_AUDITOR, "auditor"},
+const struct kv_field kv_q_tenants[] = {
+    {"state", KV_TEXT, false, 1, 16, "|active|suspended|deleting|erasing|erased|"},
+    {"label", KV_TEXT, false, 1, 256, NULL},
+    {.name = NULL},
 };
-#define ROLE_NAMES (sizeof role_names / sizeof role_names[0])
 
-static unsigned role_of(const char *name)
+KV_RC kv_h_tenant_list(struct kv_call *call, struct kv_req *req)
 {
-    for (size_t i = 0; name != NULL && i < ROLE_NAMES; i++) {
-        if (strcmp(role_names[i].name, name) == 0) {
-            return role_names[i].role;
-        }
+    struct kv_page page;
+    struct kv_label label;
+    bool has_label = false;
+    size_t count = 0;
+    KV_TRY(kv_h_page(call, req, &page));
+    KV_TRY(kv_h_query_label(call, req, &has_label, &label));
+    struct kv_tenant_filter filter = {.state = kv_h_query_text(req, "state"), .label = has_label ? &label : NULL};
+    struct kv_tenant_view *list KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)KV_MAX_PAGE_ITEMS, sizeof *list);
+    if (list == NULL) {
+        return KV_E_NO_MEMORY;
     }
-    return 0;
+    KV_TRY(kv_svc_tenant_list(call, &filter, &page, list, &count));
+    kv_h_list_begin(req);
+    for (size_t i = 0; i < count; i++) {
+        write_tenant(&req->response.body, &list[i]);
+    }
+    return kv_h_list_end(req, &page, count == 0 ? 0 : list[count - 1].created_us,
+                         count == 0 ? NULL : &list[count - 1].id);
 }
 
-static KV_RC read_roles(struct kv_call *call, kv_value *array, unsigned *ret_roles)
+KV_RC kv_h_tenant_update(struct kv_call *call, struct kv_req *req)
 {
-    unsigned roles = 0;
-    char pointer[32];
-    for (size_t i = 0; i < kv_json_len(array); i++) {
-        unsigned role = role_of(kv_json_as_text(kv_json_at(array, i)));
-        snprintf(pointer, sizeof pointer, "/roles/%zu", i);
-        if (role == 0) {
-            return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, pointer, "must be one of tenant_admin|engine|auditor");
-        }
-        if ((roles & role) != 0) {
-            return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, pointer, "this role is named twice");
-        }
-        roles |= role;
-    }
-    *ret_roles = roles;
-    return KV_OK;
+    const struct kv_field fields[] = {
+        {"name", KV_TEXT | KV_H_IMMUTABLE, false, 1, KV_MAX_TEXT_BYTES, NULL},
+        {"display_name", KV_TEXT | KV_H_NULLABLE, false, 0, 256, NULL},
+        {"region", KV_TEXT | KV_H_NULLABLE, false, 1, 63, NULL},
+        {"labels", KV_OBJECT, false, 0, 0, NULL},
+    };
+    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
+    struct kv_id id;
+    struct kv_tenant_view tenant;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    KV_TRY(kv_h_patch(call, req, KV_FIELDS(fields), &body));
+    struct kv_tenant_patch patch = {.display_name =
+                                        kv_json_is_null(body, "display_name") ? "" : kv_json_text(body, "display_name"),
+                                    .region = kv_json_is_null(body, "region") ? "" : kv_json_text(body, "region")};
+    KV_TRY(kv_h_labels(call, body, true, &patch.labels));
+    struct kv_h_answer answer = answer_of(req, 200, &tenant);
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_update(call, &id, &patch, &tenant));
+    return kv_h_answer(call, &answer);
 }
 
-static void write_key(struct kv_buf *out, const struct kv_key_view *key)
+/* --- states ------------------------------------------------------------------------------------------------------ */
+
+KV_RC kv_h_tenant_suspend(struct kv_call *call, struct kv_req *req)
+{
+    const struct kv_field fields[] = {{"reason", KV_TEXT, false, 1, KV_MAX_TEXT_BYTES, NULL}};
+    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
+    struct kv_id id;
+    struct kv_tenant_view tenant;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    KV_TRY(kv_h_body(call, req, KV_FIELDS(fields), &body));
+    struct kv_h_answer answer = answer_of(req, 200, &tenant);
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_suspend(call, &id, kv_json_text(body, "reason"), &tenant));
+    return kv_h_answer(call, &answer);
+}
+
+/* A change that takes no members. */
+static KV_RC without_body(struct kv_call *call, const struct kv_req *req)
+{
+    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
+    return kv_h_body(call, req, NULL, 0, &body);
+}
+
+KV_RC kv_h_tenant_resume(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    struct kv_tenant_view tenant;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    KV_TRY(without_body(call, req));
+    struct kv_h_answer answer = answer_of(req, 200, &tenant);
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_resume(call, &id, &tenant));
+    return kv_h_answer(call, &answer);
+}
+
+KV_RC kv_h_tenant_restore(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    struct kv_tenant_view tenant;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    KV_TRY(without_body(call, req));
+    struct kv_h_answer answer = answer_of(req, 200, &tenant);
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_restore(call, &id, &tenant));
+    return kv_h_answer(call, &answer);
+}
+
+const struct kv_field kv_q_tenant_delete[] = {
+    {"now", KV_BOOL, false, 0, 0, NULL},
+    {.name = NULL},
+};
+
+KV_RC kv_h_tenant_delete(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    struct kv_tenant_view tenant;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    struct kv_h_answer answer = answer_of(req, 202, &tenant);
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_tenant_delete(call, &id, kv_h_query_bool(req, "now"), &tenant));
+    return kv_h_answer(call, &answer);
+}
+
+/* --- usage ------------------------------------------------------------------------------------------------------- */
+
+static void write_tier(struct kv_buf *out, const char *name, uint64_t blocks, uint64_t bytes)
 {
     kv_out_open(out);
-    kv_out_id(out, "id", "key", &key->id);
-    kv_out_text(out, "secret", key->secret);
-    kv_out_array(out, "roles");
-    for (size_t i = 0; i < ROLE_NAMES; i++) {
-        if ((key->roles & (unsigned)role_names[i].role) != 0) {
-            kv_out_text(out, NULL, role_names[i].name);
-        }
-    }
-    kv_out_array_end(out);
-    kv_out_id(out, "tenant_id", "ten", &key->tenant);
-    kv_out_time(out, "created_at", key->created_us);
-    kv_out_time(out, "expires_at", key->expires_us);
+    kv_out_text(out, "tier", name);
+    kv_out_int(out, "blocks", blocks);
+    kv_out_int(out, "bytes", bytes);
     kv_out_close(out);
 }
 
-KV_RC kv_h_key_create(struct kv_call *call, struct kv_req *req)
+static void write_usage(struct kv_buf *out, const struct kv_tenant_usage *usage)
 {
-    const struct kv_field fields[] = {
-        KV_REQUIRED_TEXT("name", 128),
-        {"roles", KV_ARRAY, true, 1, (int64_t)ROLE_NAMES, NULL},
-        {"expires_in_seconds", KV_INT, false, 1, 365 * 86400, NULL},
-    };
-    static const uint8_t room[1024];
-    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
-    struct kv_id tenant;
-    struct kv_key_new in = {0};
-    struct kv_key_view key;
-    KV_TRY(kv_h_path_id(call, req, "ten", &tenant));
-    KV_TRY(kv_h_body(call, req, KV_FIELDS(fields), &body));
-    KV_TRY(read_roles(call, kv_json_get(body, "roles"), &in.roles));
-    in.name = kv_json_text(body, "name");
-    in.expires_in_seconds = (uint64_t)kv_json_int(body, "expires_in_seconds", 0);
-    KV_TRY(kv_svc_key_create(call, &tenant, &in, &key));
-    req->response.status = 201;
-    req->response.secret = true;
-    kv_buf_append(&req->response.body, room, sizeof room); /* growing with the secret inside would leave a copy */
-    kv_buf_reset(&req->response.body);
-    write_key(&req->response.body, &key);
-    explicit_bzero(&key, sizeof key);
+    kv_out_open(out);
+    kv_out_object(out, "sessions");
+    kv_out_int(out, "active", usage->sessions_active);
+    kv_out_int(out, "erasing", usage->sessions_erasing);
+    kv_out_int(out, "erased", usage->sessions_erased);
+    kv_out_close(out);
+    kv_out_int(out, "blocks", usage->blocks.blocks);
+    kv_out_int(out, "plaintext_bytes", usage->blocks.plaintext_bytes);
+    kv_out_array(out, "tiers");
+    write_tier(out, "dram", usage->blocks.dram_blocks, usage->blocks.dram_bytes);
+    write_tier(out, "nvme", usage->blocks.nvme_blocks, usage->blocks.nvme_bytes);
+    kv_out_array_end(out);
+    kv_out_object(out, "transfers");
+    kv_out_time(out, "since", usage->since_us);
+    kv_out_int(out, "offloaded_blocks", usage->offloaded_blocks);
+    kv_out_int(out, "offloaded_bytes", usage->offloaded_bytes);
+    kv_out_int(out, "restored_blocks", usage->restored_blocks);
+    kv_out_int(out, "restored_bytes", usage->restored_bytes);
+    kv_out_close(out);
+    kv_out_close(out);
+}
+
+KV_RC kv_h_tenant_usage(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    struct kv_tenant_usage usage;
+    KV_TRY(kv_h_path_id(call, req, "ten", &id));
+    KV_TRY(kv_svc_tenant_usage(call, &id, &usage));
+    write_usage(&req->response.body, &usage);
     return KV_OK;
 }

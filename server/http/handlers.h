@@ -10,8 +10,15 @@
 
 kv_handler kv_h_livez, kv_h_readyz, kv_h_startupz, kv_h_metrics, kv_h_version, kv_h_openapi, kv_h_jwks, kv_h_log_vkey;
 kv_handler kv_h_problems, kv_h_problem;
-kv_handler kv_h_tenant_create, kv_h_tenant_get, kv_h_key_create, kv_h_tiers, kv_h_tier_drain;
-kv_handler kv_h_session_create, kv_h_session_get;
+kv_handler kv_h_tenant_create, kv_h_tenant_get, kv_h_tenant_list, kv_h_tenant_update, kv_h_tenant_suspend,
+    kv_h_tenant_resume, kv_h_tenant_delete, kv_h_tenant_restore, kv_h_tenant_usage;
+kv_handler kv_h_key_create, kv_h_key_list, kv_h_key_get, kv_h_key_update, kv_h_key_revoke, kv_h_key_rotate;
+kv_handler kv_h_platform_key_create, kv_h_platform_key_list, kv_h_platform_key_get, kv_h_platform_key_update,
+    kv_h_platform_key_revoke, kv_h_platform_key_rotate;
+kv_handler kv_h_tiers, kv_h_tier_drain;
+kv_handler kv_h_session_create, kv_h_session_get, kv_h_session_list, kv_h_session_update, kv_h_session_touch,
+    kv_h_session_pin, kv_h_session_unpin, kv_h_session_explain;
+extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_session[], kv_q_sessions[];
 kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
 kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;

@@ -40,6 +40,7 @@ static const struct step {
     svc_janitor_fn *run;
     uint64_t period_ns;
 } steps[] = {
+    {"uses", svc_use_step, 5 * KV_S_NS}, /* before those that judge by them */
     {"idempotency", expire_once, 60 * KV_S_NS},
 };
 #define STEPS (sizeof steps / sizeof steps[0])

@@ -94,16 +94,7 @@ void kv_call_done(struct kv_call *call)
 
 void kv_call_reset(struct kv_call *call)
 {
-    struct kv_pg_stats stats;
-    kv_pg_stats(call->pg, &stats);
-    *call = (struct kv_call){.svc = call->svc, .pg = call->pg, .db_before_ns = stats.wait_ns};
-}
-
-uint64_t kv_call_db_ns(const struct kv_call *call)
-{
-    struct kv_pg_stats stats;
-    kv_pg_stats(call->pg, &stats);
-    return stats.wait_ns - call->db_before_ns;
+    *call = (struct kv_call){.svc = call->svc, .pg = call->pg};
 }
 
 /* --- start ------------------------------------------------------------------------------------------------------- */
@@ -356,6 +347,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     kv_idmap_init(&svc->engines);
     kv_idmap_init(&svc->pools);
     kv_idmap_init(&svc->known_keys);
+    kv_idmap_init(&svc->moved);
     enum kv_err rc = start(svc, info);
     if (rc != KV_OK) {
         KV_IGNORE(kv_svc_stop(svc), "what failed first is what is reported");
@@ -476,6 +468,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_engines_done(svc);
     free_values(&svc->sessions);
     free_values(&svc->known_keys);
+    free_values(&svc->moved);
     kv_ktree_free(svc->tree);
     kv_keyring_free(svc->keyring);
     if (svc->roe != NULL) {

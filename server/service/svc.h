@@ -89,10 +89,9 @@ struct kv_call {
     struct kv_svc *svc;
     struct kv_pg *pg; /* owned by the thread's worker */
     struct kv_principal who;
-    struct kv_errinfo info; /* filled where a failure happens */
-    struct kv_id erasure;   /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
-    uint64_t engine_ns;     /* time spent waiting for the engine, for Server-Timing */
-    uint64_t db_before_ns;  /* what its connection had waited for the database before this call */
+    struct kv_errinfo info;    /* filled where a failure happens */
+    struct kv_id erasure;      /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
+    uint64_t db_ns, engine_ns; /* time spent waiting, for Server-Timing */
     char request_id[65];
     bool has_peer;
     uint8_t peer[16]; /* the caller's address as IPv6 (IPv4: ::ffff:a.b.c.d); absent on the UNIX socket */
@@ -108,8 +107,7 @@ struct kv_call {
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
 void kv_call_done(struct kv_call *call);
-void kv_call_reset(struct kv_call *call);           /* before each request */
-uint64_t kv_call_db_ns(const struct kv_call *call); /* time that this call waited for the database */
+void kv_call_reset(struct kv_call *call); /* before each request */
 
 /* With call->once: was it answered before? Then call->once->replay is true and the answer is there. KV_OK either way;
  * KV_E_IDEMPOTENCY_MISMATCH when the key was used for another request. */
@@ -121,53 +119,12 @@ KV_RC kv_svc_once_find(struct kv_call *call);
  */
 KV_RC kv_svc_authenticate(struct kv_call *call, const char *token);
 
-#define KV_API_KEY_TEXT_SIZE 96
-struct kv_key_new {
-    const char *name;
-    unsigned roles;
-    uint64_t expires_in_seconds; /* 0: 90 days; at most 365 days */
-};
-struct kv_key_view {
-    struct kv_id id, tenant;
-    unsigned roles;
-    uint64_t created_us, expires_us;
-    char secret[KV_API_KEY_TEXT_SIZE]; /* shown once; wipe it after encoding */
-};
-/* `tenant` zero: an operator key. KV_E_FORBIDDEN when the caller may not give these roles. */
-KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in,
-                        struct kv_key_view *ret_key);
-/* Puts the key's text where its owner finds it, durably; `secret` is borrowed for the call. */
-typedef KV_RC (*kv_key_keep_fn)(void *ctx, const char *secret, struct kv_errinfo *info);
-/* The first operator key, only when there is none yet: KV_E_INVALID_STATE otherwise. For the server's start. `keep` is
- * called before the key becomes valid, and its failure is passed on: so no key is valid that nobody holds. It may be
- * called again with the same key. */
-KV_RC kv_svc_bootstrap_key(struct kv_call *call, kv_key_keep_fn keep, void *ctx);
-
-/* --- tenants and sessions ---------------------------------------------------------------------------------------- */
-
-struct kv_tenant_view {
-    struct kv_id id;
-    char name[64], display_name[257], state[16];
-    uint64_t created_us;
-};
-KV_RC kv_svc_tenant_create(struct kv_call *call, const char *name, const char *display_name,
-                           struct kv_tenant_view *ret_tenant);
-KV_RC kv_svc_tenant_get(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
+/* --- shared by sessions and engines ------------------------------------------------------------------------------- */
 
 struct kv_model {
     char id[129], revision[129];
     uint8_t fingerprint[32]; /* zero when absent */
 };
-
-struct kv_session_view {
-    struct kv_id id, tenant;
-    char state[16];
-    struct kv_model model;
-    uint64_t created_us;
-    struct kv_scope_usage usage;
-};
-KV_RC kv_svc_session_create(struct kv_call *call, const struct kv_model *model, struct kv_session_view *ret_session);
-KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, struct kv_session_view *ret_session);
 
 /* --- engines and pools ------------------------------------------------------------------------------------------- */
 

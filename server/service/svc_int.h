@@ -14,6 +14,7 @@
 #include "server/service/event.h"
 #include "server/service/idmap.h"
 #include "server/service/svc.h"
+#include "server/service/svc_session.h"
 #include "server/store/pg.h"
 #include "server/store/store_audit.h"
 #include "server/store/store_erasure.h"
@@ -27,7 +28,8 @@ struct svc_session {
     struct kv_id id, tenant;
     struct kv_model model;
     bool revoked;
-    struct kv_id erasure; /* when revoked */
+    struct kv_id erasure;          /* when revoked */
+    uint64_t used_us, recorded_us; /* last use as noted here, and as the database has it */
 };
 
 struct svc_engine {
@@ -60,6 +62,7 @@ struct svc_known_key {
     struct kv_store_api_key row;
     uint64_t fresh_until_ns; /* CLOCK_BOOTTIME: known under the lease, like everything that transfers need */
     uint64_t stamp;          /* of svc->change_stamp before it was read */
+    uint64_t used_us;        /* last use as noted here */
 };
 
 #define SVC_REVOCATION_RING 4096
@@ -92,6 +95,7 @@ struct kv_svc {
     struct kv_idmap sessions, engines, pools;
     struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
     struct kv_idmap known_keys; /* by the kid, spread over an id */
+    struct kv_idmap moved;      /* what tenants transferred since the start, see svc_tenant_usage.c */
     struct svc_revocation revocations[SVC_REVOCATION_RING];
     int64_t revocation_count;
 
@@ -189,6 +193,45 @@ KV_RC svc_session_settle(struct kv_svc *svc, uint64_t deadline_ns, struct kv_err
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);
 const char *svc_revoke_text(enum kv_err rc); /* why it did not succeed */
+
+/* --- svc_session_view.c */
+/* Everything but the external id, which needs keys: svc_external_open_all. */
+void svc_session_view_of(const struct kv_store_session *row, struct kv_session_view *ret_view);
+/* A session's row of the caller's tenant, locked; KV_E_SESSION_ERASED unless it is active. In a transaction. */
+KV_RC svc_session_lock(struct kv_call *call, struct kv_pg *pg, const struct kv_id *session, struct kv_errinfo *info,
+                       struct kv_store_session *ret_row);
+
+/* --- svc_external.c: a client's own ids for sessions */
+/* The keyed hash by which the tenant's external ids are found. In a transaction that holds kroot FOR SHARE, with the
+ * tenant's system slot taken; `fill` when nodes may be written. */
+KV_RC svc_external_hmac(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_tenant *tenant,
+                        bool fill, const char *external_id, uint8_t ret_hmac[32]);
+/* The same for a caller that only looks: *ret_known is false when the tenant never used one. */
+KV_RC svc_external_lookup(struct kv_call *call, const char *external_id, bool *ret_known, uint8_t ret_hmac[32]);
+/* Sealed under the session's K_meta. */
+KV_RC svc_external_seal(struct kv_svc *svc, const struct kv_secret *slot, const struct kv_store_session *session,
+                        const char *external_id, struct kv_buf *ret_sealed);
+/* Fills external_id of the views of these rows. One whose key is gone, or all in quarantine, stay empty. */
+KV_RC svc_external_open_all(struct kv_call *call, const struct kv_store_session *rows, struct kv_session_view *views,
+                            size_t count);
+
+/* --- svc_use.c, svc_expire.c: steps of the janitor */
+/* When sessions and API keys were used last, from memory to the database. */
+KV_RC svc_use_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+/* Sessions past their lifetime and tenants past their grace time are begun to be erased. */
+KV_RC svc_expire_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+/* A session is used now; that of one which is not in memory is not noted. Thread: any. */
+void svc_use_note(struct kv_svc *svc, const struct kv_id *session, uint64_t at_us);
+/* The last use that is noted here; 0: none. Thread: any. */
+uint64_t svc_use_noted(struct kv_svc *svc, const struct kv_id *session);
+
+/* --- svc_tenant.c, svc_tenant_usage.c */
+/* The caller's own tenant, or any for whoever sees all of them: else KV_E_NOT_FOUND. */
+KV_RC svc_tenant_visible(struct kv_call *call, const struct kv_id *tenant);
+KV_RC svc_region_check(struct kv_call *call, const char *region); /* NULL and "" are fine; points at /region */
+/* Counts what a transfer moved. */
+void svc_tenant_moved(struct kv_svc *svc, const struct kv_id *tenant, enum kv_transfer_kind kind, uint64_t blocks,
+                      uint64_t bytes);
 
 /* --- svc_engine.c */
 /* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */

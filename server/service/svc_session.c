@@ -35,6 +35,9 @@ static void forget_one(struct kv_svc *svc)
     size_t position = 0;
     for (struct svc_session *session = kv_idmap_next(&svc->sessions, &position); session != NULL;
          session = kv_idmap_next(&svc->sessions, &position)) {
+        if (session->used_us > session->recorded_us && !session->revoked) {
+            continue; /* its last use is yet to be written */
+        }
         if (session->revoked || kv_keyring_drop(svc->keyring, &session->id, false, kv_now_ns(svc->env)) == KV_OK) {
             struct kv_id id = session->id;
             kv_free(kv_idmap_take(&svc->sessions, &id));
@@ -199,8 +202,11 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
         return KV_E_NO_MEMORY;
     }
     KV_TRY(svc_session_row(call->pg, id, &call->who.tenant, &call->info, row));
-    struct svc_session session = {
-        .id = row->id, .tenant = row->tenant, .revoked = row->state != KV_SESSION_ACTIVE, .erasure = row->erasure};
+    struct svc_session session = {.id = row->id,
+                                  .tenant = row->tenant,
+                                  .revoked = row->state != KV_SESSION_ACTIVE,
+                                  .erasure = row->erasure,
+                                  .recorded_us = row->last_used_us};
     svc_model_of_row(row, &session.model);
     if (!session.revoked) {
         KV_TRY(open_keys(call, row));
@@ -233,6 +239,7 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *id, struct svc_
         }
         return refuse_revoked(call, &session);
     }
+    svc_use_note(call->svc, id, call->svc->env->realtime_us(call->svc->env->ctx));
     *ret_session = session;
     return KV_OK;
 }

@@ -180,6 +180,7 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
     out->leading_blocks = transfer.leading_blocks;
     out->bytes = transfer.done_bytes;
     out->duration_us = transfer.duration_ns / 1000;
+    svc_tenant_moved(call->svc, &transfer.tenant, kind, transfer.done_blocks, transfer.done_bytes);
     out->present_blocks = 0;
     for (uint32_t i = 0; i < in->count; i++) {
         out->present_blocks += out->results[i] == KV_BLOCK_PRESENT;

@@ -5,25 +5,36 @@ import contract
 import rig
 from engine import Engine, hash_of
 
-O, T, E, A, V = "operator", "tenant_admin", "engine", "auditor", "viewer"
+O, T, E, A, V, S = "operator", "tenant_admin", "engine", "auditor", "viewer", "security_officer"
 # What each route is for, said a second time: the server's own table is compared with it.
 EXPECTED = {
     ("GET", "/livez"): None, ("GET", "/readyz"): None, ("GET", "/startupz"): None, ("GET", "/metrics"): None,
     ("GET", "/version"): None, ("GET", "/v1/openapi.yaml"): None, ("GET", "/.well-known/kvrun/jwks.json"): None,
     ("GET", "/.well-known/kvrun/log.vkey"): None, ("GET", "/problems"): None, ("GET", "/problems/{}"): None,
-    ("POST", "/v1/tenants"): {O}, ("GET", "/v1/tenants/{}"): {O, T}, ("POST", "/v1/tenants/{}/api-keys"): {O, T},
+    ("POST", "/v1/tenants"): {O}, ("GET", "/v1/tenants"): {O, V}, ("GET", "/v1/tenants/{}"): {O, T, V},
+    ("PATCH", "/v1/tenants/{}"): {O, T}, ("DELETE", "/v1/tenants/{}"): {O}, ("POST", "/v1/tenants/{}:suspend"): {O},
+    ("POST", "/v1/tenants/{}:resume"): {O}, ("POST", "/v1/tenants/{}:restore"): {O},
+    ("GET", "/v1/tenants/{}/usage"): {O, T, V},
+    ("POST", "/v1/tenants/{}/api-keys"): {O, T}, ("GET", "/v1/tenants/{}/api-keys"): {O, T},
+    ("GET", "/v1/tenants/{}/api-keys/{}"): {O, T}, ("PATCH", "/v1/tenants/{}/api-keys/{}"): {O, T},
+    ("DELETE", "/v1/tenants/{}/api-keys/{}"): {O, T}, ("POST", "/v1/tenants/{}/api-keys/{}:rotate"): {O, T},
+    ("POST", "/v1/api-keys"): {O}, ("GET", "/v1/api-keys"): {O}, ("GET", "/v1/api-keys/{}"): {O},
+    ("PATCH", "/v1/api-keys/{}"): {O}, ("DELETE", "/v1/api-keys/{}"): {O}, ("POST", "/v1/api-keys/{}:rotate"): {O},
+    ("POST", "/v1/sessions"): {T, E}, ("GET", "/v1/sessions"): {T, V, A},
+    ("GET", "/v1/sessions/{}"): {T, E, V, A}, ("PATCH", "/v1/sessions/{}"): {T}, ("POST", "/v1/sessions/{}:touch"): {T, E},
+    ("POST", "/v1/sessions/{}:pin"): {T, E}, ("POST", "/v1/sessions/{}:unpin"): {T, E},
+    ("POST", "/v1/sessions/{}:explain"): {T, O},
     ("GET", "/v1/tiers"): {O, V, T}, ("GET", "/v1/tiers/{}"): {O, V, T}, ("GET", "/v1/status"): {O, V},
     ("GET", "/v1/config"): {O}, ("GET", "/v1/loglevel"): {O}, ("PATCH", "/v1/loglevel"): {O}, ("GET", "/v1/backups"): {O},
     ("GET", "/v1/engines"): {O, V, T, E}, ("GET", "/v1/engines/{}"): {O, V, T, E},
     ("POST", "/v1/tiers/dram:drain"): {O},
-    ("POST", "/v1/sessions"): {T, E}, ("GET", "/v1/sessions/{}"): {T, E, A},
     ("POST", "/v1/engines"): {E}, ("POST", "/v1/engines/{}:heartbeat"): {E}, ("DELETE", "/v1/engines/{}"): {E},
     ("POST", "/v1/engines/{}/pools"): {E}, ("DELETE", "/v1/pools/{}"): {E},
     ("POST", "/v1/lookups"): {E}, ("POST", "/v1/offloads"): {E}, ("POST", "/v1/restores"): {E},
     ("POST", "/v1/erasures"): {T, E}, ("GET", "/v1/erasures/{}"): {T, E, A},
     ("GET", "/v1/erasures/{}/certificate"): {T, E, A},
 }
-PREFIXES = {"tenants": "ten", "sessions": "ses", "engines": "eng", "pools": "poo", "erasures": "era"}
+PREFIXES = {"tenants": "ten", "api-keys": "key", "sessions": "ses", "engines": "eng", "pools": "poo", "erasures": "era"}
 
 
 def example(pattern):
@@ -39,9 +50,9 @@ class Access(rig.Suite):
     def setUpClass(cls):
         super().setUpClass()
         cls.tenant, cls.other = cls.server.tenant("ours"), cls.server.tenant("theirs")
-        cls.keys = {role: cls.server.key(cls.tenant, role) for role in (T, E, A)}
+        cls.keys = {role: cls.server.key(cls.tenant, role) for role in (T, E, A, V, S)}
         cls.keys[O] = cls.server.operator
-        cls.theirs = {role: cls.server.key(cls.other, role) for role in (T, E, A)}
+        cls.theirs = {role: cls.server.key(cls.other, role) for role in (T, E, A, V)}
 
     def routes(self, public=False):
         return [(m, example(p), roles) for (m, p), roles in EXPECTED.items() if (roles is None) == public]
@@ -69,7 +80,7 @@ class Access(rig.Suite):
 
     def test_roles_that_are_not_named_are_refused(self):
         for method, path, roles in self.routes():
-            for role in {O, T, E, A} - roles:
+            for role in {O, T, E, A, V, S} - roles:
                 answer = self.call(method, path, self.keys[role])
                 self.assertEqual((answer.status, answer.code), (403, "forbidden"), f"{role} {path}")
 
@@ -130,9 +141,9 @@ class Access(rig.Suite):
         erased = {"scope": {"session_id": self.server.session(self.keys[T])}}
         erasure = self.call("POST", "/v1/erasures", self.keys[T], erased, headers={"Prefer": "wait=30"}).json()["id"]
         token, admin = self.theirs[E], self.theirs[T]
-        for role in (T, E, A):
+        for role in (T, E, A, V):
             self.same_as_unknown("GET", f"/v1/sessions/{session}", self.theirs[role], example("/v1/sessions/{}"))
-            for tail in ("", "/certificate"):
+            for tail in ("", "/certificate") if role != V else ():
                 self.same_as_unknown("GET", f"/v1/erasures/{erasure}{tail}", self.theirs[role],
                                      example("/v1/erasures/{}") + tail)
         self.same_as_unknown("GET", f"/v1/tenants/{self.tenant}", admin, example("/v1/tenants/{}"))
@@ -157,9 +168,9 @@ class Access(rig.Suite):
     def test_an_admin_makes_keys_for_its_tenant_but_none_of_the_operator(self):
         path = f"/v1/tenants/{self.tenant}/api-keys"
         self.assertEqual(self.call("POST", path, self.keys[T], {"name": "x", "roles": [E]}).status, 201)
-        for roles in ([O], [A, E], [A, T], ["root"], [E, E], []):
+        for roles, status in (([O], 400), ([A, E], 422), ([A, T], 422), ([S], 403), (["root"], 400), ([E, E], 400), ([], 400)):
             answer = self.call("POST", path, self.keys[T], {"name": "x", "roles": roles})
-            self.assertEqual(answer.status, 400, roles)
+            self.assertEqual(answer.status, status, roles)
 
     def test_a_tenants_name_is_taken_once(self):
         answer = self.call("POST", "/v1/tenants", self.keys[O], {"name": "ours"})

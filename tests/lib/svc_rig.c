@@ -126,7 +126,7 @@ struct kv_id kvt_svc_tenant(struct kvt_svc *rig, const char *name)
     struct kv_tenant_view view;
     struct kv_principal who = rig->call.who;
     rig->call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
-    must(kv_svc_tenant_create(&rig->call, name, NULL, &view), "tenant", &rig->call.info);
+    must(kv_svc_tenant_create(&rig->call, &(struct kv_tenant_new){.name = name}, &view), "tenant", &rig->call.info);
     rig->call.who = who;
     return view.id;
 }
@@ -134,8 +134,9 @@ struct kv_id kvt_svc_tenant(struct kvt_svc *rig, const char *name)
 struct kv_id kvt_svc_session(struct kv_call *call)
 {
     struct kv_session_view view;
-    struct kv_model model = {.id = "test-model", .revision = "1"};
-    must(kv_svc_session_create(call, &model, &view), "session", &call->info);
+    struct kv_session_new in = {.model = {.id = "test-model", .revision = "1"}};
+    bool existed = false;
+    must(kv_svc_session_create(call, &in, &view, &existed), "session", &call->info);
     return view.id;
 }
 
@@ -333,7 +334,7 @@ bool kvt_svc_refused(struct kv_call *call, const struct kvt_engine *engine, stru
     refused = refused && count == 0;
     refused = answers_erased(call, kvt_svc_lookup(call, engine, session, 0, 2, &count), erasure, "lookup") && refused;
     call->erasure = (struct kv_id){0};
-    return answers_erased(call, kv_svc_session_get(call, &session, &view), erasure, "reading") && refused;
+    return answers_erased(call, kv_svc_session_get(call, &session, false, &view), erasure, "reading") && refused;
 }
 
 #ifdef KV_FAULTS

@@ -7,6 +7,9 @@
 #define KV_TESTS_SVC_RIG_H
 
 #include "server/service/svc.h"
+#include "server/service/svc_key.h"
+#include "server/service/svc_session.h"
+#include "server/service/svc_tenant.h"
 #include "tests/lib/memfd_pool.h"
 #include "tests/lib/temp_folder.h"
 #include "tests/lib/temp_postgres.h"

@@ -39,7 +39,7 @@ Test(bounds, start_acknowledges_earlier_revocations_without_repeating_them)
     }
     cr_assert(eq(int, (int)kvt_db_number(&rig, acked), 1));
     cr_assert(eq(sz, sessions_known(), 0));
-    cr_assert(eq(int, kv_svc_session_get(&rig.call, &erased, &view), KV_E_SESSION_ERASED),
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, &erased, false, &view), KV_E_SESSION_ERASED),
               "it is refused all the same");
     kvt_engine_close(&engine);
     kvt_svc_done(&rig);

@@ -100,7 +100,8 @@ static void check_quarantined(const char *why)
     cr_assert(not(kvt_svc_check_ok(&rig, "root_key")));
     cr_assert(strstr(kvt_svc_check_detail(&rig, "root_key"), why) != NULL, "%s",
               kvt_svc_check_detail(&rig, "root_key"));
-    cr_assert(eq(int, kv_svc_session_create(&rig.call, &model, &session), KV_E_QUARANTINED));
+    cr_assert(eq(int, kv_svc_session_create(&rig.call, &(struct kv_session_new){.model = model}, &session, &existed),
+                 KV_E_QUARANTINED));
     cr_assert(strstr(rig.call.info.text, why) != NULL);
     cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, kept, 0, 1, KV_WAIT_DRAM), KV_E_QUARANTINED));
     cr_assert(eq(int, kvt_svc_lookup(&rig.call, &engine, kept, 0, 1, &count), KV_E_QUARANTINED));
@@ -110,7 +111,8 @@ static void check_quarantined(const char *why)
     cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep_nothing, NULL), KV_E_QUARANTINED),
               "it would go into the wrong database");
     rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, "late", NULL, &tenant), KV_E_QUARANTINED));
+    cr_assert(
+        eq(int, kv_svc_tenant_create(&rig.call, &(struct kv_tenant_new){.name = "late"}, &tenant), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_drain_dram(&rig.call, &blocks), KV_E_QUARANTINED));
     usleep(600000); /* three rounds of the sequencer, which has nothing to await here */
     cr_assert(eq(llong, signed_entries(), before));

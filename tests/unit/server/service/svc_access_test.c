@@ -204,22 +204,33 @@ Test(key, roles_that_do_not_go_together_are_refused)
 {
     static const struct {
         unsigned roles;
-        bool for_tenant, good;
+        bool for_tenant;
+        enum kv_err rc;
     } cases[] = {
-        {0, true, false},
-        {0, false, false},
-        {KV_ROLE_OPERATOR, true, false},
-        {KV_ROLE_OPERATOR | KV_ROLE_ENGINE, true, false},
-        {KV_ROLE_TENANT_ADMIN, false, false},
-        {KV_ROLE_AUDITOR, false, false},
-        {KV_ROLE_AUDITOR | KV_ROLE_ENGINE, true, false},
-        {KV_ROLE_AUDITOR | KV_ROLE_TENANT_ADMIN, true, false},
-        {KV_ROLE_OPERATOR | KV_ROLE_AUDITOR, false, false},
-        {KV_ROLE_OPERATOR, false, true},
-        {KV_ROLE_TENANT_ADMIN, true, true},
-        {KV_ROLE_ENGINE, true, true},
-        {KV_ROLE_TENANT_ADMIN | KV_ROLE_ENGINE, true, true},
-        {KV_ROLE_AUDITOR, true, true},
+        {0, true, KV_E_INVALID_REQUEST},
+        {0, false, KV_E_INVALID_REQUEST},
+        {KV_ROLE_OPERATOR, true, KV_E_INVALID_REQUEST},
+        {KV_ROLE_OPERATOR | KV_ROLE_ENGINE, true, KV_E_INVALID_REQUEST},
+        {KV_ROLE_TENANT_ADMIN, false, KV_E_INVALID_REQUEST},
+        {KV_ROLE_METRICS, true, KV_E_INVALID_REQUEST},
+        {KV_ROLE_ENGINE, false, KV_E_INVALID_REQUEST},
+        {KV_ROLE_AUDITOR | KV_ROLE_ENGINE, true, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_AUDITOR | KV_ROLE_TENANT_ADMIN, true, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_AUDITOR | KV_ROLE_SECURITY_OFFICER, true, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_OPERATOR | KV_ROLE_AUDITOR, false, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_OPERATOR | KV_ROLE_SECURITY_OFFICER, false, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_METRICS | KV_ROLE_VIEWER, false, KV_E_ROLE_CONFLICT},
+        {KV_ROLE_METRICS, false, KV_OK},
+        {KV_ROLE_AUDITOR, false, KV_OK},
+        {KV_ROLE_AUDITOR | KV_ROLE_VIEWER, false, KV_OK},
+        {KV_ROLE_SECURITY_OFFICER, false, KV_OK},
+        {KV_ROLE_SECURITY_OFFICER, true, KV_OK},
+        {KV_ROLE_VIEWER, true, KV_OK},
+        {KV_ROLE_OPERATOR, false, KV_OK},
+        {KV_ROLE_TENANT_ADMIN, true, KV_OK},
+        {KV_ROLE_ENGINE, true, KV_OK},
+        {KV_ROLE_TENANT_ADMIN | KV_ROLE_ENGINE, true, KV_OK},
+        {KV_ROLE_AUDITOR, true, KV_OK},
     };
     struct kv_key_view key;
     struct kv_id none = {0};
@@ -228,8 +239,8 @@ Test(key, roles_that_do_not_go_together_are_refused)
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct kv_key_new in = {.name = "k", .roles = cases[i].roles};
         enum kv_err rc = kv_svc_key_create(&rig.call, cases[i].for_tenant ? &rig.tenant : &none, &in, &key);
-        cr_assert(eq(int, rc, cases[i].good ? KV_OK : KV_E_INVALID_REQUEST), "case %zu", i);
-        cr_assert(cases[i].good || strcmp(rig.call.info.pointer, "/roles") == 0);
+        cr_assert(eq(int, rc, cases[i].rc), "case %zu", i);
+        cr_assert(rc == KV_OK || strcmp(rig.call.info.pointer, "/roles") == 0);
     }
     kvt_svc_done(&rig);
 }

@@ -239,7 +239,7 @@ Test(erasure, engine_keys_erase_what_they_made_and_nothing_else)
     cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.erasure"), 1));
     /* The refused request left the session as it was. */
     struct kv_session_view session_view;
-    cr_assert(eq(int, kv_svc_session_get(&rig.call, &admins, &session_view), KV_OK));
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, &admins, false, &session_view), KV_OK));
     /* An auditor sees erasure and certificate. */
     struct kv_buf bytes;
     kv_buf_init(&bytes, 1 << 20);

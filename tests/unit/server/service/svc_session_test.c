@@ -25,6 +25,12 @@ static void close_all(void)
     kvt_svc_done(&rig);
 }
 
+static enum kv_err make_tenant(const char *name, const char *display_name, struct kv_tenant_view *ret_tenant)
+{
+    struct kv_tenant_new in = {.name = name, .display_name = display_name};
+    return kv_svc_tenant_create(&rig.call, &in, ret_tenant);
+}
+
 /* --- tenants ----------------------------------------------------------------------------------------------------- */
 
 Test(tenant, is_made_once_and_read_back)
@@ -32,12 +38,12 @@ Test(tenant, is_made_once_and_read_back)
     struct kv_tenant_view made, got;
     kvt_svc_config(&rig);
     kvt_svc_start(&rig);
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, "acme-1", "Acme Inc.", &made), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(int, make_tenant("acme-1", "Acme Inc.", &made), KV_OK), "%s", rig.call.info.text);
     cr_assert(eq(str, made.name, "acme-1"));
     cr_assert(eq(str, made.display_name, "Acme Inc."));
     cr_assert(eq(str, made.state, "active"));
     cr_assert(gt(u64, made.created_us, 0));
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, "acme-1", NULL, &got), KV_E_TENANT_EXISTS));
+    cr_assert(eq(int, make_tenant("acme-1", NULL, &got), KV_E_TENANT_EXISTS));
     cr_assert(eq(int, kv_svc_tenant_get(&rig.call, &made.id, &got), KV_OK));
     cr_assert(kv_id_equal(&made.id, &got.id));
     cr_assert(eq(str, got.display_name, "Acme Inc."));
@@ -53,16 +59,15 @@ Test(tenant, name_has_its_characters_and_lengths)
     kvt_svc_config(&rig);
     kvt_svc_start(&rig);
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        cr_assert(eq(int, kv_svc_tenant_create(&rig.call, bad[i], NULL, &view), KV_E_INVALID_REQUEST), "\"%s\"",
-                  bad[i]);
+        cr_assert(eq(int, make_tenant(bad[i], NULL, &view), KV_E_INVALID_REQUEST), "\"%s\"", bad[i]);
         cr_assert(eq(str, rig.call.info.pointer, "/name"));
     }
     memset(longest, 'a', 64);
     longest[64] = '\0';
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, longest, NULL, &view), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, make_tenant(longest, NULL, &view), KV_E_INVALID_REQUEST));
     longest[63] = '\0';
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, longest, NULL, &view), KV_OK));
-    cr_assert(eq(int, kv_svc_tenant_create(&rig.call, "ab", NULL, &view), KV_OK));
+    cr_assert(eq(int, make_tenant(longest, NULL, &view), KV_OK));
+    cr_assert(eq(int, make_tenant("ab", NULL, &view), KV_OK));
     kvt_svc_done(&rig);
 }
 
@@ -85,11 +90,15 @@ Test(session, is_made_and_read_back_with_its_use)
 {
     struct kv_session_view made, got;
     struct kv_model model = {.id = "m/7b", .revision = "r1", .fingerprint = {1, 2, 3}};
+    bool existed = true;
     open_all();
-    cr_assert(eq(int, kv_svc_session_create(&rig.call, &model, &made), KV_OK), "%s", rig.call.info.text);
+    cr_assert(
+        eq(int, kv_svc_session_create(&rig.call, &(struct kv_session_new){.model = model}, &made, &existed), KV_OK),
+        "%s", rig.call.info.text);
+    cr_assert(not(existed));
     cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, made.id, 0, 3, KV_WAIT_DRAM), KV_OK), "%s",
               rig.call.info.text);
-    cr_assert(eq(int, kv_svc_session_get(&rig.call, &made.id, &got), KV_OK));
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, &made.id, false, &got), KV_OK));
     cr_assert(eq(str, got.state, "active"));
     cr_assert(eq(str, got.model.id, "m/7b"));
     cr_assert(eq(int, memcmp(&got.model, &made.model, sizeof got.model), 0));
@@ -104,7 +113,7 @@ Test(session, of_an_unknown_id_is_not_found)
     struct kv_id nobody = {.b = {1}};
     uint32_t count = 0;
     open_all();
-    cr_assert(eq(int, kv_svc_session_get(&rig.call, &nobody, &view), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, &nobody, false, &view), KV_E_NOT_FOUND));
     cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, nobody, 0, 1, KV_WAIT_DRAM), KV_E_NOT_FOUND));
     cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, nobody, 0, 1, &count), KV_E_NOT_FOUND));
     close_all();
@@ -129,7 +138,7 @@ Test(session, of_another_tenant_is_not_found_everywhere)
     kvt_engine_open(&call, &theirs);
     struct kv_id targets[] = {session, erased};
     for (size_t i = 0; i < 2; i++) {
-        cr_assert(eq(int, kv_svc_session_get(&call, &targets[i], &session_view), KV_E_NOT_FOUND));
+        cr_assert(eq(int, kv_svc_session_get(&call, &targets[i], false, &session_view), KV_E_NOT_FOUND));
         cr_assert(eq(int, kvt_svc_offload(&call, &theirs, targets[i], 0, 1, KV_WAIT_DRAM), KV_E_NOT_FOUND));
         cr_assert(eq(int, kvt_svc_restore(&call, &theirs, targets[i], 0, 1, &count), KV_E_NOT_FOUND));
         cr_assert(eq(int, kvt_svc_lookup(&call, &theirs, targets[i], 0, 1, &count), KV_E_NOT_FOUND));
