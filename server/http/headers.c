@@ -177,6 +177,9 @@ void kv_headers(const struct kv_req *req, kv_header_fn *add, void *ctx)
     put_manners(&to, req);
     put_origin(&to, req);
     put_types(&to, req);
+    if (req->route != NULL && (req->route->flags & KV_ROUTE_ANY_ACCEPT) != 0) {
+        put(&to, "Vary", "Accept"); /* some of these may be cached, and have more than one form */
+    }
     put(&to, "Content-Type", answer->status == 204 || answer->status == 304 ? NULL : answer->content_type);
     put(&to, "WWW-Authenticate", answer->status == 401 ? "Bearer realm=\"kvrun\", error=\"invalid_token\"" : NULL);
     if (answer->retry_after_seconds > 0) {

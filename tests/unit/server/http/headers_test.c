@@ -80,6 +80,16 @@ Test(headers, an_answer_without_a_body_has_no_type)
     cr_expect(not(has("\nContent-Type")));
 }
 
+Test(headers, what_comes_in_several_forms_says_so)
+{
+    static const struct kv_route forms = {"GET", "/problems", 0, KV_ROUTE_ANY_ACCEPT, NULL, NULL};
+    kv_headers(req, add, NULL);
+    cr_expect(not(has("Vary")));
+    req->route = &forms;
+    kv_headers(req, add, NULL);
+    cr_expect(has("Vary: Accept\n"));
+}
+
 Test(headers, a_page_may_load_nothing)
 {
     req->response.content_type = "text/html; charset=utf-8";
