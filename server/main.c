@@ -4,6 +4,7 @@
 #include "dataplane/base/mem.h"
 #include "server/cli/cli.h"
 #include "server/demo.h"
+#include "server/doctor.h"
 #include "server/serve.h"
 
 #include <stdio.h>
@@ -91,8 +92,15 @@ static int migrate(struct kv_conf *conf, const enum kv_conf_origin *origins, int
     return kv_serve_migrate(conf);
 }
 
+static int doctor(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+{
+    (void)origins;
+    return kv_doctor(conf, argc, argv);
+}
+
 static const struct kv_cli_hook hooks[] = {
-    {"serve", serve}, {"dev", dev}, {"demo", demo}, {"config check", check}, {"db migrate", migrate}, {NULL, NULL},
+    {"serve", serve},        {"dev", dev},       {"demo", demo}, {"config check", check},
+    {"db migrate", migrate}, {"doctor", doctor}, {NULL, NULL},
 };
 
 int main(int argc, char **argv)

@@ -62,6 +62,7 @@ static KV_RC start_httpd(struct server *server)
                                            .erase = (unsigned)conf->rate_erase,
                                            .peer = (unsigned)conf->rate_public},
                                  .facts = &server->facts,
+                                 .heartbeat_ms = conf->events_heartbeat_ms,
                                  .env = server->env};
     enum kv_err rc = kv_httpd_start(&http, &server->info, &server->httpd);
     if (rc != KV_OK &&

@@ -57,6 +57,7 @@ enum {
     CLI_HOOK = 1 << 7,       /* lives outside of this folder: main.c gives the function */
     CLI_WORDS_ON = 1 << 8,   /* checks its words itself: they go on as they are */
     CLI_IDEMPOTENT = 1 << 9, /* takes --idempotency-key */
+    CLI_WHOLE = 1 << 11,     /* a list that has no pages */
     CLI_ALONE = 1 << 10,     /* speaks to no server at all */
 };
 

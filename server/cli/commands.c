@@ -35,7 +35,7 @@
  */
 
 const struct cli_flag cli_global_flags[] = {
-    LETTER(0, "addr", "ADDRESS", "the server: host:port, https://…, unix:///path (KVRUN_ADDR; 127.0.0.1:7433)", NULL),
+    LETTER(0, "addr", "ADDRESS", "the server: host:port, https://..., unix:///path (KVRUN_ADDR; 127.0.0.1:7433)", NULL),
     LETTER(0, "token-file", "FILE", "holds the API key (KVRUN_TOKEN_FILE; KVRUN_TOKEN is the key itself)", NULL),
     LETTER(0, "ca-file", "FILE", "PEM file of the authorities to trust, for https (KVRUN_CA_FILE)", NULL),
     LETTER('o', "output", "FORMAT", FORMATS, FORMATS),
@@ -200,7 +200,7 @@ static const struct cli_flag keys_update[] = {
     KIND(CLI_FUTURE, "expires", "WHEN", CLI_BODY, "expires_at", "sooner: 30d, or a time"),
     KIND(CLI_WORDS, "cidr", "RANGE", CLI_BODY, "cidrs", "addresses that it may come from; may be repeated"), END};
 static const struct cli_flag policies_eval[] = {
-    TEXT("action", "ACTION", CLI_LOCAL, NULL, "offload, restore, …"),
+    TEXT("action", "ACTION", CLI_LOCAL, NULL, "offload, restore, ..."),
     TEXT("session", "SESSION", CLI_LOCAL, NULL, "for this session"),
     TEXT("file", "FILE", CLI_LOCAL, NULL, "the whole request as JSON; - is standard input"), END};
 static const struct cli_flag sessions_ls[] = {
@@ -272,7 +272,7 @@ static const struct cli_flag config_show_flags[] = {
 static const struct cli_flag events_flags[] = {
     LETTER('f', "follow", NULL, "stay, and print what comes", NULL),
     LETTER('n', "count", "N", "end after so many", NULL),
-    TEXT("types", "LIST", CLI_QUERY, "types", "session.created,erasure.state,…"),
+    TEXT("types", "LIST", CLI_QUERY, "types", "session.created,erasure.state,..."),
     TEXT("session", "SESSION", CLI_QUERY, "session_id", "about this session"),
     TEXT("of-tenant", "TENANT", CLI_QUERY, "tenant_id", "of this tenant"),
     TEXT("after", "ID", CLI_LOCAL, NULL, "those after this one"),
@@ -283,6 +283,8 @@ static const struct cli_flag loglevel_flags[] = {
 static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "between two looks: 2", NULL),
                                             LETTER('n', "count", "N", "end after so many looks", NULL), END};
 static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
+
+static const struct cli_flag doctor_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
 
 /* --- the table -----------------------------------------------------------------------------------------------------
  */
@@ -301,6 +303,8 @@ const struct cli_command cli_commands[] = {
     ROW("dev", "", "a server to play with, in ./kvrun-dev", CLI_CONFIG | CLI_HOOK, .flags = NULL),
     ROW("demo", "", "show everything once, with a private database and real blocks",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = demo_flags),
+    ROW("doctor", "", "check this machine and configuration; each finding names its fix",
+        CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = doctor_flags),
     ROW("db migrate", "", "bring the schema of db.url to this version", CLI_CONFIG | CLI_HOOK, .flags = NULL),
     ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG,
         .flags = config_show_flags),
@@ -392,7 +396,7 @@ const struct cli_command cli_commands[] = {
     ROW("audit export", "", "the log as tiles, a tar archive", CLI_FILES, GET("/v1/audit:export"),
         .run = cli_audit_export),
 
-    ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS, GET("/v1/tiers"), .columns = tier_columns),
+    ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS | CLI_WHOLE, GET("/v1/tiers"), .columns = tier_columns),
     ROW("tiers get", "TIER", "one tier", 0, GET("/v1/tiers/{0}")),
     ROW("tiers drain", "TIER", "move its blocks down", CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tiers/{0}:drain")),
     ROW("engines ls", "", "engines", CLI_LISTS, GET("/v1/engines"), .columns = engine_columns),
@@ -500,7 +504,8 @@ const struct cli_flag *cli_flag_at(const struct cli_command *command, size_t ind
     }
     index -= own;
     for (size_t i = 0; i < TRAIT_FLAGS; i++) {
-        if ((command->traits & trait_flags[i].trait) != 0 && index-- == 0) {
+        bool pages = trait_flags[i].trait == CLI_LISTS && (command->traits & CLI_WHOLE) != 0;
+        if (!pages && (command->traits & trait_flags[i].trait) != 0 && index-- == 0) {
             return &trait_flags[i].flag;
         }
     }

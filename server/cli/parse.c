@@ -196,7 +196,7 @@ static void count_args(const char *args, size_t *ret_least, size_t *ret_most)
     *ret_least = *ret_most = 0;
     for (const char *p = args; *p != '\0';) {
         size_t len = strcspn(p, " ");
-        bool many = len > 3 && memcmp(p + len - 3, "...", 3) == 0;
+        bool many = memmem(p, len, "...", 3) != NULL;
         *ret_least += p[0] == '[' ? 0 : 1;
         *ret_most = many ? CLI_ARGS_MAX : *ret_most + 1;
         p += len + strspn(p + len, " ");

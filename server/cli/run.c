@@ -32,7 +32,9 @@ int cli_pages(struct cli *cli, const char *path)
         uint64_t left = cli->limit == 0 ? KV_MAX_PAGE_ITEMS : cli->limit - list.shown;
         size_t len = page.len;
         snprintf(limit, sizeof limit, "%u", (unsigned)(left < KV_MAX_PAGE_ITEMS ? left : KV_MAX_PAGE_ITEMS));
-        cli_add_query(&page, "limit", limit);
+        if ((cli->command->traits & CLI_WHOLE) == 0) {
+            cli_add_query(&page, "limit", limit);
+        }
         struct cli_request request = {.method = "GET", .path = (const char *)page.data};
         int code = cli_ask(cli, &request);
         const json_t *items = json_object_get(cli->answer, "data");

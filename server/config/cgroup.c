@@ -114,9 +114,14 @@ static uint64_t machine_memory(const char *root)
     return kib * 1024;
 }
 
-uint64_t kv_conf_dram_default(const char *root)
+uint64_t kv_conf_memory(const char *root)
 {
     uint64_t memory = machine_memory(root), limit = cgroup_limit(root);
-    uint64_t bytes = (limit < memory ? limit : memory) / 4 / MIB * MIB;
+    return limit < memory ? limit : memory;
+}
+
+uint64_t kv_conf_dram_default(const char *root)
+{
+    uint64_t bytes = kv_conf_memory(root) / 4 / MIB * MIB;
     return bytes < DRAM_MIN ? DRAM_MIN : bytes > DRAM_MAX ? DRAM_MAX : bytes;
 }

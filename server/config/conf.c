@@ -64,6 +64,8 @@ static const struct conf_key keys[] = {
      "the same for erasing and cancelling, which the others cannot use up"},
     {"rate.public", CONF_COUNT | CONF_RELOADABLE, AT(rate_public), "20", 1, 1000000, NULL,
      "the same of one address, for what anybody may ask and costs something"},
+    {"events.heartbeat", CONF_DURATION, AT(events_heartbeat_ms), "15s", 1000, 600000, NULL,
+     "silence of an event stream after which it says that it lives"},
     {"service.threads", CONF_COUNT, AT(service_threads), "4", 1, 64, NULL,
      "threads that serve requests, one database connection each"},
     {"db.url", CONF_TEXT | CONF_SECRET_FILE, AT(db_url), "", 0, 0, NULL,

@@ -19,6 +19,7 @@ struct kv_conf {
     char http_cors_origins[KV_CONF_TEXT_SIZE], http_require_idempotency_key[KV_CONF_TEXT_SIZE],
         http_require_if_match[KV_CONF_TEXT_SIZE];
     uint64_t rate_default, rate_erase, rate_public;
+    uint64_t events_heartbeat_ms;
     uint64_t service_threads;
     char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE], db_prepare[KV_CONF_TEXT_SIZE];
     uint64_t db_statement_timeout_ms, db_lock_timeout_ms, db_start_wait_ms;
@@ -66,6 +67,8 @@ void kv_conf_entry(const struct kv_conf *conf, const enum kv_conf_origin *origin
 typedef void kv_conf_change_fn(void *ctx, const char *key, bool applied);
 size_t kv_conf_reload(struct kv_conf *conf, const struct kv_conf *fresh, kv_conf_change_fn *tell, void *ctx);
 
+/* How much memory this process may have: the least of the machine's and the limits of its cgroup. `root` as below. */
+uint64_t kv_conf_memory(const char *root);
 /* A quarter of the memory that this process may have, at most 64 GiB, in whole MiB: the default of tiers.dram.bytes.
  * The least of the machine's memory and the limits of the process's cgroup (v1 or v2) and all above it; what the page
  * cache takes of it now does not matter, since the kernel gives it back. `root`: "" but for tests, which keep /proc and

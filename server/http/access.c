@@ -3,9 +3,13 @@
  *
  *   NEW ─ guard, route ─► BODY ─ upload complete ─► QUEUED ─ service thread ─► ANSWERED ─► DONE
  *    │                     │                                                     ▲
+ *    │                     │                          │  ▲                         │
+ *    │                     │                          ▼  │                         │
+ *    │                     │                         PARKED                        │
  *    └── refused ──────────┴── refused, or an inline route ──────────────────────┘
  *
- * While it is QUEUED its connection is suspended.
+ * While it is QUEUED or PARKED its connection is suspended; the car park (parking.h) takes it from a service thread and
+ * puts it back into the line.
  *
  * Must never answer a connection twice, or resume one that is not suspended.
  */
@@ -14,8 +18,10 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 #include "server/http/headers.h"
+#include "server/http/line.h"
 #include "server/http/problem.h"
 #include "server/http/reaper.h"
+#include "server/http/stream.h"
 #include "server/http/worker.h"
 
 #include <microhttpd.h>
@@ -38,7 +44,9 @@ static enum MHD_Result send_answer(struct kv_req *req, struct MHD_Connection *co
     req->state = KV_REQ_DONE;
     kv_http_count(req, kv_now_ns(req->httpd->conf.env));
     size_t len = req->response.status == 204 || req->response.status == 304 ? 0 : body->len;
-    struct MHD_Response *response = MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_MUST_COPY);
+    struct MHD_Response *response = req->stream != NULL
+                                        ? kv_stream_response(req->stream, connection)
+                                        : MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_MUST_COPY);
     if (response == NULL) {
         return MHD_NO;
     }
@@ -87,12 +95,19 @@ static enum MHD_Result answer_options(struct kv_req *req, struct MHD_Connection 
     return send_answer(req, connection);
 }
 
+static int fd_of(struct MHD_Connection *connection)
+{
+    const union MHD_ConnectionInfo *info = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_CONNECTION_FD);
+    return info == NULL ? -1 : info->connect_fd;
+}
+
 static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *req, struct MHD_Connection *connection,
                                   const char *method, const char *version)
 {
     struct kv_errinfo info = {0};
     bool upload = has_upload(connection); /* an early answer leaves it unread, so the connection must close */
     req->connection = connection;
+    req->fd = fd_of(connection);
     req->begun_ns = kv_now_ns(req->httpd->conf.env);
     enum kv_err rc = kv_req_guard(req, connection, method, version, &info);
     if (rc != KV_OK) {
@@ -169,7 +184,7 @@ static enum MHD_Result enqueue(struct kv_req *req, struct MHD_Connection *connec
     req->queued_ns = kv_now_ns(httpd->conf.env);
     atomic_fetch_add(&httpd->running, 1);
     MHD_suspend_connection(connection);
-    enum kv_err rc = kv_queue_push(httpd->queue, req);
+    enum kv_err rc = kv_line_push(httpd->line, req, (req->route->flags & KV_ROUTE_RESERVED) != 0);
     if (rc != KV_OK) {
         kv_http_count_reject(KV_E_BUSY);
         kv_problem(req, rc, NULL, NULL);
@@ -219,6 +234,7 @@ enum MHD_Result kv_access_access(void *ctx, struct MHD_Connection *connection, c
     case KV_REQ_ANSWERED:
         return send_answer(req, connection);
     case KV_REQ_QUEUED:
+    case KV_REQ_PARKED:
     case KV_REQ_DONE:
         *upload_size = 0; /* nothing is due; what is still uploaded after an early answer is dropped */
         return MHD_YES;

@@ -1,5 +1,6 @@
 /* Erasures and their certificates. A certificate's bytes are passed on as they were issued, never written anew. */
 #include "server/http/h_shared.h"
+#include "server/http/parking.h"
 
 #include <stdio.h>
 
@@ -45,6 +46,42 @@ static void write_erasure(struct kv_buf *out, const struct kv_erasure_view *eras
     kv_out_close(out);
 }
 
+static bool ended(const struct kv_erasure_view *erasure)
+{
+    return erasure->state == KV_ERASURE_CERTIFIED || erasure->state == KV_ERASURE_QUARANTINED;
+}
+
+/* The answer to a request for an erasure, now or after a wait. */
+static void answer_request(struct kv_req *req, const struct kv_erasure_view *erasure)
+{
+    bool certified = erasure->state == KV_ERASURE_CERTIFIED;
+    req->response.status = certified ? 200 : 202;
+    req->response.retry_after_seconds = certified ? 0 : 1;
+    kv_h_location(req, "/v1/erasures", "era", &erasure->id);
+    write_erasure(&req->response.body, erasure);
+}
+
+static kv_handler requested, looked_at;
+
+/* Waits for the erasure's next state; false: its answer is due. */
+static bool waits(struct kv_call *call, struct kv_req *req, uint64_t newest, const struct kv_erasure_view *erasure,
+                  kv_handler *resume)
+{
+    return !ended(erasure) && kv_h_park_for(call, req, KV_EVENT_ERASURE_STATE, &erasure->id, newest, resume);
+}
+
+static KV_RC requested(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id = req->park.filter.subject;
+    struct kv_erasure_view erasure;
+    uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
+    KV_TRY(kv_svc_erasure_get(call, &id, &erasure));
+    if (!waits(call, req, newest, &erasure, requested)) {
+        answer_request(req, &erasure);
+    }
+    return KV_OK;
+}
+
 KV_RC kv_h_erasure_create(struct kv_call *call, struct kv_req *req)
 {
     const struct kv_field fields[] = {
@@ -62,24 +99,37 @@ KV_RC kv_h_erasure_create(struct kv_call *call, struct kv_req *req)
     KV_TRY(kv_json_check(scope, "/scope", KV_FIELDS(scope_fields), &call->info));
     KV_TRY(kv_json_id(scope, "/scope", "session_id", "ses", &session, &call->info));
     const char *basis = kv_json_text(body, "basis");
-    KV_TRY(kv_svc_erasure_create(call, &session, basis == NULL ? "other" : basis, kv_json_text(body, "reason"),
-                                 req->wait_seconds, &erasure, &existed));
-    bool certified = erasure.state == KV_ERASURE_CERTIFIED;
-    req->response.status = certified ? 200 : 202;
-    req->response.retry_after_seconds = certified ? 0 : 1;
-    kv_h_location(req, "/v1/erasures", "era", &erasure.id);
-    write_erasure(&req->response.body, &erasure);
+    uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
+    KV_TRY(kv_svc_erasure_create(call, &session, basis == NULL ? "other" : basis, kv_json_text(body, "reason"), 0,
+                                 &erasure, &existed));
+    if (!waits(call, req, newest, &erasure, requested)) {
+        answer_request(req, &erasure);
+    }
     return KV_OK;
+}
+
+static KV_RC look_at(struct kv_call *call, struct kv_req *req, const struct kv_id *id)
+{
+    struct kv_erasure_view erasure;
+    uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
+    KV_TRY(kv_svc_erasure_get(call, id, &erasure));
+    if (!waits(call, req, newest, &erasure, looked_at)) {
+        write_erasure(&req->response.body, &erasure);
+    }
+    return KV_OK;
+}
+
+static KV_RC looked_at(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id = req->park.filter.subject;
+    return look_at(call, req, &id);
 }
 
 KV_RC kv_h_erasure_get(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id;
-    struct kv_erasure_view erasure;
     KV_TRY(kv_h_path_id(call, req, "era", &id));
-    KV_TRY(kv_svc_erasure_get(call, &id, &erasure));
-    write_erasure(&req->response.body, &erasure);
-    return KV_OK;
+    return look_at(call, req, &id);
 }
 
 KV_RC kv_h_certificate(struct kv_call *call, struct kv_req *req)

@@ -7,6 +7,7 @@
 #include "server/http/h_shared.h"
 #include "server/http/h_tier_out.h"
 #include "server/http/httpd_int.h"
+#include "server/http/line.h"
 #include "server/service/svc_status.h"
 
 #include <inttypes.h>
@@ -90,7 +91,7 @@ static void write_work(struct kv_buf *out, const struct kv_req *req, const struc
     kv_out_int(out, "running", view->engine.operations_running);
     kv_out_close(out);
     kv_out_object(out, "queue");
-    kv_out_int(out, "depth", kv_queue_len(req->httpd->queue));
+    kv_out_int(out, "depth", kv_line_len(req->httpd->line));
     kv_out_int(out, "limit", (uint64_t)KV_MAX_SERVICE_QUEUE);
     kv_out_close(out);
     kv_out_object(out, "erasures");

@@ -55,7 +55,7 @@ static void put_trace(const struct sink *to, const struct kv_req *req)
     }
     if (req->timed) {
         char timing[128];
-        snprintf(timing, sizeof timing, "q;dur=%.1f, auth;dur=%.1f, db;dur=%.1f, engine;dur=%.1f",
+        snprintf(timing, sizeof timing, "q;dur=%.2f, auth;dur=%.2f, db;dur=%.2f, engine;dur=%.2f",
                  (double)req->queue_ns / 1e6, (double)req->auth_ns / 1e6, (double)req->db_ns / 1e6,
                  (double)req->engine_ns / 1e6);
         put(to, "Server-Timing", timing);
@@ -68,6 +68,7 @@ static void put_manners(const struct sink *to, const struct kv_req *req)
     char text[96];
     put(to, "ETag", answer->etag);
     put(to, "Link", answer->link.len == 0 ? NULL : (const char *)answer->link.data);
+    put(to, "X-Accel-Buffering", req->stream == NULL ? NULL : "no"); /* nginx would keep events back */
     if (answer->waited) {
         snprintf(text, sizeof text, "wait=%u", req->wait_seconds);
         put(to, "Preference-Applied", text);

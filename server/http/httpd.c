@@ -7,9 +7,9 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
-#include "dataplane/base/queue.h"
+#include "server/http/line.h"
 #include "server/http/once.h"
-#include "server/http/problem.h"
+#include "server/http/parking.h"
 #include "server/http/reaper.h"
 #include "server/http/worker.h"
 
@@ -26,6 +26,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#define FAREWELL_NS (1 * KV_S_NS)
 #define POOL_BYTES (32u * 1024)
 /* Up to 0.9.75 being strict only means that the library refuses a missing Host itself, and it writes the head of its
  * own refusals twice; the guard does it with a proper document. Later versions refuse much more, and once. */
@@ -69,34 +70,59 @@ static void on_library_log(void *ctx, const char *format, va_list arguments)
 
 /* --- service threads --------------------------------------------------------------------------------------------- */
 
-static void *serve_queue(void *arg)
+/* One request, until it is answered or waits elsewhere. */
+static void serve(struct kv_httpd *httpd, struct kv_call *call, struct kv_req *req)
 {
-    struct kv_httpd *httpd = arg;
+    do {
+        kv_call_reset(call);
+        kv_worker_run(call, req);
+        if (req->parks && kv_parking_take(httpd->parking, req)) {
+            return;
+        }
+    } while (req->parks);
+    struct MHD_Connection *connection = req->connection;
+    req->state = KV_REQ_ANSWERED;
+    MHD_resume_connection(connection); /* from here on the request is the listener's */
+    atomic_fetch_sub(&httpd->running, 1);
+}
+
+static void serve_line(struct kv_httpd *httpd, bool urgent_only)
+{
     struct kv_call call;
     if (kv_call_init(kv_httpd_svc(httpd), &call) != KV_OK) {
         kv_log(KV_LOG_ERROR, "http", "service-thread-failed");
-        return NULL;
+        return;
     }
-    for (struct kv_req *req = kv_queue_pop(httpd->queue); req != NULL; req = kv_queue_pop(httpd->queue)) {
-        struct MHD_Connection *connection = req->connection;
-        kv_call_reset(&call);
-        kv_worker_run(&call, req);
-        req->state = KV_REQ_ANSWERED;
-        MHD_resume_connection(connection); /* from here on the request is the listener's */
-        atomic_fetch_sub(&httpd->running, 1);
+    for (struct kv_req *req = kv_line_pop(httpd->line, urgent_only); req != NULL;
+         req = kv_line_pop(httpd->line, urgent_only)) {
+        serve(httpd, &call, req);
     }
     kv_call_done(&call);
+}
+
+static void *serve_all(void *arg)
+{
+    serve_line(arg, false);
+    return NULL;
+}
+
+/* So that an erasure is accepted while everything else that is slow has all the other threads. */
+static void *serve_urgent(void *arg)
+{
+    serve_line(arg, true);
     return NULL;
 }
 
 KV_RC kv_httpd_serve(struct kv_httpd *httpd, struct kv_svc *svc, struct kv_errinfo *info)
 {
     atomic_store(&httpd->svc, svc);
-    while (httpd->thread_count < httpd->conf.threads && httpd->thread_count < KV_HTTPD_THREADS_MAX) {
-        if (pthread_create(&httpd->threads[httpd->thread_count], NULL, serve_queue, httpd) != 0) {
+    KV_TRY(kv_parking_start(httpd->parking, info));
+    while (httpd->thread_count < httpd->conf.threads + 1 && httpd->thread_count < KV_HTTPD_THREADS_MAX + 1) {
+        bool first = httpd->thread_count == 0;
+        if (pthread_create(&httpd->threads[httpd->thread_count], NULL, first ? serve_urgent : serve_all, httpd) != 0) {
             return kv_fail(info, KV_E_NO_MEMORY, "cannot start a service thread");
         }
-        pthread_setname_np(httpd->threads[httpd->thread_count], "kv-service");
+        pthread_setname_np(httpd->threads[httpd->thread_count], first ? "kv-urgent" : "kv-service");
         httpd->thread_count++;
     }
     return KV_OK;
@@ -200,7 +226,10 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
     }
     kv_http_metrics_init();
     kv_probes_init(httpd);
-    enum kv_err rc = kv_queue_new((size_t)KV_MAX_SERVICE_QUEUE, &httpd->queue);
+    enum kv_err rc = kv_line_new((size_t)KV_MAX_SERVICE_QUEUE, (size_t)KV_MAX_SERVICE_QUEUE_RESERVED, &httpd->line);
+    if (rc == KV_OK) {
+        rc = kv_parking_new(httpd, &httpd->parking);
+    }
     if (rc == KV_OK) {
         rc = kv_reaper_new(conf->env, conf->header_timeout_ms, conf->idle_timeout_ms, &httpd->reaper);
     }
@@ -235,7 +264,11 @@ KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns)
             listener->quiesced = true;
         }
     }
-    while (atomic_load(&httpd->running) > 0 && kv_now_ns(httpd->conf.env) < deadline) {
+    kv_parking_drain(httpd->parking);
+    uint64_t farewell = kv_now_ns(httpd->conf.env) + FAREWELL_NS; /* for one who does not read it */
+    farewell = farewell < deadline ? farewell : deadline;
+    while ((atomic_load(&httpd->running) > 0 && kv_now_ns(httpd->conf.env) < deadline) ||
+           (kv_parking_streams(httpd->parking) > 0 && kv_now_ns(httpd->conf.env) < farewell)) {
         struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }
@@ -247,8 +280,12 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     if (httpd == NULL) {
         return;
     }
-    if (httpd->queue != NULL) {
-        kv_queue_close(httpd->queue); /* the threads answer what is queued, then end: nothing stays suspended */
+    if (httpd->parking != NULL) {
+        kv_parking_drain(httpd->parking);
+        kv_parking_stop(httpd->parking);
+    }
+    if (httpd->line != NULL) {
+        kv_line_close(httpd->line); /* the threads answer what is in it, then end: nothing stays suspended */
     }
     for (unsigned i = 0; i < httpd->thread_count; i++) {
         pthread_join(httpd->threads[i], NULL);
@@ -266,9 +303,10 @@ void kv_httpd_stop(struct kv_httpd *httpd)
         unlink(httpd->conf.socket);
     }
     kv_probes_done(httpd);
+    kv_parking_free(httpd->parking);
     kv_reaper_free(httpd->reaper);
     kv_rate_free(httpd->rate);
     kv_secret_answers_free(httpd->secret_answers);
-    kv_queue_free(httpd->queue);
+    kv_line_free(httpd->line);
     kv_free(httpd);
 }

@@ -27,6 +27,7 @@ struct kv_httpd_conf {
     enum kv_match_rule require_if_match;
     struct kv_httpd_rates rates;
     const struct kv_http_facts *facts; /* borrowed until kv_httpd_stop; NULL: none are known */
+    uint64_t heartbeat_ms; /* of event streams */
     const struct kv_env *env;
 };
 

@@ -3,7 +3,6 @@
 #ifndef KV_HTTP_HTTPD_INT_H
 #define KV_HTTP_HTTPD_INT_H
 
-#include "dataplane/base/queue.h"
 #include "server/http/httpd.h"
 #include "server/http/rate.h"
 #include "server/http/router.h"
@@ -16,6 +15,8 @@
 struct MHD_Daemon;
 struct kv_reaper;
 struct kv_secret_answers;
+struct kv_line;
+struct kv_parking;
 
 struct kv_listener {
     struct kv_httpd *httpd;
@@ -31,12 +32,13 @@ enum { LISTEN_API, LISTEN_ADMIN, LISTEN_SOCKET, LISTENERS };
 struct kv_httpd {
     struct kv_httpd_conf conf;
     struct kv_listener listeners[LISTENERS];
-    struct kv_queue *queue;
+    struct kv_line *line;       /* of requests that wait for a service thread */
+    struct kv_parking *parking; /* of those that wait for an event, and of streams */
     struct kv_reaper *reaper;
     struct kv_rate *rate;
     struct kv_secret_answers *secret_answers;
-    _Atomic(struct kv_svc *) svc; /* NULL until the service is up */
-    pthread_t threads[KV_HTTPD_THREADS_MAX];
+    _Atomic(struct kv_svc *) svc;                /* NULL until the service is up */
+    pthread_t threads[KV_HTTPD_THREADS_MAX + 1]; /* the first serves urgent requests only */
     unsigned thread_count;
     atomic_ullong body_bytes; /* of all requests at once */
     atomic_uint running;      /* requests between the queue's push and their resume */

@@ -162,6 +162,16 @@ void kv_reaper_body_seen(struct kv_reaper *reaper, struct MHD_Connection *connec
                  reaper->header_ns + (uint64_t)KV_MAX_WAIT_SECONDS * KV_S_NS + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS);
 }
 
+void kv_reaper_stream(struct kv_reaper *reaper, struct MHD_Connection *connection)
+{
+    set_deadline(reaper, connection, reaper->header_ns + (uint64_t)KV_MAX_STREAM_SECONDS * KV_S_NS);
+}
+
+void kv_reaper_stream_over(struct kv_reaper *reaper, struct MHD_Connection *connection)
+{
+    set_deadline(reaper, connection, reaper->header_ns);
+}
+
 void kv_reaper_request_done(struct kv_reaper *reaper, struct MHD_Connection *connection)
 {
     set_deadline(reaper, connection, reaper->idle_ns + reaper->header_ns);

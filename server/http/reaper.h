@@ -18,6 +18,9 @@ void kv_reaper_connection(struct kv_reaper *reaper, struct MHD_Connection *conne
                           bool started);
 void kv_reaper_headers_seen(struct kv_reaper *reaper, struct MHD_Connection *connection);
 void kv_reaper_body_seen(struct kv_reaper *reaper, struct MHD_Connection *connection);
+/* A stream of events lasts as long as one may; once it is over its reader has the header time-out to notice. */
+void kv_reaper_stream(struct kv_reaper *reaper, struct MHD_Connection *connection);
+void kv_reaper_stream_over(struct kv_reaper *reaper, struct MHD_Connection *connection);
 void kv_reaper_request_done(struct kv_reaper *reaper, struct MHD_Connection *connection);
 
 #endif

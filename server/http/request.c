@@ -11,6 +11,7 @@
 #include "server/http/httpd_int.h"
 #include "server/http/manners.h"
 #include "server/http/query.h"
+#include "server/http/stream.h"
 
 #include <microhttpd.h>
 #include <netinet/in.h>
@@ -40,6 +41,7 @@ void kv_req_free(struct kv_req *req)
         return;
     }
     explicit_bzero(req->bearer, sizeof req->bearer);
+    kv_stream_free(req->stream);
     if (req->response.secret && req->response.body.data != NULL) {
         explicit_bzero(req->response.body.data, req->response.body.size);
     }
@@ -49,6 +51,15 @@ void kv_req_free(struct kv_req *req)
     kv_free(req->query);
     kv_free(req->target);
     kv_free(req);
+}
+
+void kv_response_reset(struct kv_response *response)
+{
+    struct kv_buf body = response->body, link = response->link;
+    struct kv_rate_state rate = response->rate; /* it was counted once */
+    kv_buf_reset(&body);
+    kv_buf_reset(&link);
+    *response = (struct kv_response){.body = body, .link = link, .rate = rate};
 }
 
 /* --- target ------------------------------------------------------------------------------------------------------ */

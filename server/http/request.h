@@ -8,7 +8,10 @@
 #define KV_HTTP_REQUEST_H
 
 #include "dataplane/base/buf.h"
+#include "server/service/event.h"
 #include "server/service/svc.h"
+
+#include <sys/queue.h>
 
 #define KV_REQUEST_ID_SIZE 65
 #define KV_PATH_SIZE 513
@@ -21,11 +24,14 @@
 struct MHD_Connection;
 struct kv_route;
 struct kv_httpd;
+struct kv_stream;
+struct kv_req;
 
 enum kv_req_state {
     KV_REQ_NEW,      /* headers not seen yet */
     KV_REQ_BODY,     /* collecting the body */
     KV_REQ_QUEUED,   /* with a service thread; the connection is suspended */
+    KV_REQ_PARKED,   /* waits for an event (parking.h); the connection is suspended */
     KV_REQ_ANSWERED, /* the answer below is ready */
     KV_REQ_DONE,     /* the answer was handed to the library */
 };
@@ -72,6 +78,14 @@ struct kv_response {
     struct kv_rate_state rate;
 };
 
+/* What a request waits for, see parking.h. */
+struct kv_park {
+    struct kv_event_filter filter;
+    uint64_t after; /* position of the last event that is too old to matter */
+    unsigned seconds;
+    KV_RC (*resume)(struct kv_call *call, struct kv_req *req);
+};
+
 struct kv_req {
     enum kv_req_state state;
     struct kv_httpd *httpd;
@@ -100,12 +114,21 @@ struct kv_req {
     uint64_t begun_ns, queued_ns;
     uint64_t queue_ns, auth_ns, db_ns, engine_ns; /* for Server-Timing */
     bool timed;                                   /* those are there */
+    STAILQ_ENTRY(kv_req) line_link;               /* of line.c */
+    LIST_ENTRY(kv_req) park_link;                 /* of parking.c, like the next five */
+    struct kv_park park;
+    uint64_t park_until_ns;   /* 0: it has not waited yet */
+    bool parks, resumed;      /* its handler asked to wait; what runs now is the continuation */
+    int fd;                   /* of the connection; to look at only */
+    struct kv_stream *stream; /* owned: the answer is a stream of events */
     struct kv_response response;
 };
 
 /* From the library's callback with the raw target; NULL when there is no memory. */
 struct kv_req *kv_req_new(struct kv_httpd *httpd, const char *target);
 void kv_req_free(struct kv_req *req);
+/* Nothing answered yet, again. */
+void kv_response_reset(struct kv_response *response);
 
 /* The guard: method, version, target, headers. KV_OK, or the answer is made. */
 KV_RC kv_req_guard(struct kv_req *req, struct MHD_Connection *connection, const char *method, const char *version,

@@ -100,7 +100,7 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/restores", E, API | TENANT | BULK, kv_h_restore, NULL},
 
     {"POST", "/v1/erasures", T | E, API | TENANT | WAIT | RESERVED, kv_h_erasure_create, NULL},
-    {"GET", "/v1/erasures/{}", T | E | A, API | TENANT, kv_h_erasure_get, NULL},
+    {"GET", "/v1/erasures/{}", T | E | A, API | TENANT | WAIT, kv_h_erasure_get, NULL},
     {"GET", "/v1/erasures/{}/certificate", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate, NULL},
 };
 const unsigned kv_route_count = sizeof kv_routes / sizeof kv_routes[0];

@@ -5,6 +5,7 @@
 #include "dataplane/base/metric.h"
 #include "server/http/manners.h"
 #include "server/http/once.h"
+#include "server/http/parking.h"
 #include "server/http/problem.h"
 #include "server/http/query.h"
 
@@ -143,13 +144,18 @@ static KV_RC check_rate(struct kv_call *call, struct kv_req *req)
     return kv_fail(&call->info, KV_E_RATE_LIMITED, "at most %u such requests a second", req->response.rate.limit);
 }
 
+static void prepare_call(struct kv_call *call, const struct kv_req *req)
+{
+    memcpy(call->request_id, req->request_id, sizeof call->request_id);
+    call->has_peer = req->has_peer;
+    memcpy(call->peer, req->peer, sizeof call->peer);
+}
+
 static KV_RC admit(struct kv_call *call, struct kv_req *req)
 {
     uint64_t begun = kv_now_ns(req->httpd->conf.env);
     req->queue_ns = begun - req->queued_ns;
-    memcpy(call->request_id, req->request_id, sizeof call->request_id);
-    call->has_peer = req->has_peer;
-    memcpy(call->peer, req->peer, sizeof call->peer);
+    prepare_call(call, req);
     enum kv_err rc = authorise(call, req);
     req->auth_ns = kv_now_ns(req->httpd->conf.env) - begun;
     req->tenant = call->who.tenant;
@@ -187,9 +193,24 @@ static KV_RC call_handler(struct kv_call *call, struct kv_req *req)
     return rc;
 }
 
+/* The continuation of one that waited: it was admitted and checked when it came, but its key may have been revoked
+ * meanwhile. */
+static KV_RC go_on(struct kv_call *call, struct kv_req *req)
+{
+    prepare_call(call, req);
+    KV_TRY(authorise(call, req));
+    req->response.status = 200;
+    req->response.content_type = "application/json";
+    KV_TRY(req->park.resume(call, req));
+    return finish(req);
+}
+
 static KV_RC handle(struct kv_call *call, struct kv_req *req, struct kv_errinfo *info)
 {
     struct kv_once once = {0};
+    if (req->resumed) {
+        return go_on(call, req);
+    }
     if (call != NULL) {
         KV_TRY(admit(call, req));
     }
@@ -216,12 +237,15 @@ void kv_worker_run(struct kv_call *call, struct kv_req *req)
     struct kv_errinfo none = {0}, *info = call == NULL ? &none : &call->info;
     enum kv_err rc = handle(call, req, info);
     if (call != NULL) {
-        req->db_ns = call->db_ns;
+        req->db_ns = kv_call_db_ns(call);
         req->engine_ns = call->engine_ns;
         req->timed = true;
     }
     if (rc == KV_OK) {
         return;
+    }
+    if (req->parks) {
+        kv_parking_forget(req->httpd->parking, req);
     }
     enum kv_err_class class = kv_err_class_of(rc);
     if (class == KV_CLASS_INTERNAL || class == KV_CLASS_INTEGRITY) {

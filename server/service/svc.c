@@ -94,7 +94,16 @@ void kv_call_done(struct kv_call *call)
 
 void kv_call_reset(struct kv_call *call)
 {
-    *call = (struct kv_call){.svc = call->svc, .pg = call->pg};
+    struct kv_pg_stats stats;
+    kv_pg_stats(call->pg, &stats);
+    *call = (struct kv_call){.svc = call->svc, .pg = call->pg, .db_before_ns = stats.wait_ns};
+}
+
+uint64_t kv_call_db_ns(const struct kv_call *call)
+{
+    struct kv_pg_stats stats;
+    kv_pg_stats(call->pg, &stats);
+    return stats.wait_ns - call->db_before_ns;
 }
 
 /* --- start ------------------------------------------------------------------------------------------------------- */

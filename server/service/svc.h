@@ -89,9 +89,10 @@ struct kv_call {
     struct kv_svc *svc;
     struct kv_pg *pg; /* owned by the thread's worker */
     struct kv_principal who;
-    struct kv_errinfo info;    /* filled where a failure happens */
-    struct kv_id erasure;      /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
-    uint64_t db_ns, engine_ns; /* time spent waiting, for Server-Timing */
+    struct kv_errinfo info; /* filled where a failure happens */
+    struct kv_id erasure;   /* with KV_E_SESSION_ERASED: the erasure whose certificate says so, or zero */
+    uint64_t engine_ns;     /* time spent waiting for the engine, for Server-Timing */
+    uint64_t db_before_ns;  /* what its connection had waited for the database before this call */
     char request_id[65];
     bool has_peer;
     uint8_t peer[16]; /* the caller's address as IPv6 (IPv4: ::ffff:a.b.c.d); absent on the UNIX socket */
@@ -107,7 +108,8 @@ struct kv_call {
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
 void kv_call_done(struct kv_call *call);
-void kv_call_reset(struct kv_call *call); /* before each request */
+void kv_call_reset(struct kv_call *call);           /* before each request */
+uint64_t kv_call_db_ns(const struct kv_call *call); /* time that this call waited for the database */
 
 /* With call->once: was it answered before? Then call->once->replay is true and the answer is there. KV_OK either way;
  * KV_E_IDEMPOTENCY_MISMATCH when the key was used for another request. */

@@ -1,4 +1,4 @@
-/* See svc_cursor.h. */
+/* The key that cursors are signed with: made once a cluster, at a start, and never shown. See svc_cursor.h. */
 #include "server/service/svc_cursor.h"
 
 #include "dataplane/crypto/hash.h"

@@ -94,9 +94,7 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 KV_RC svc_tx(struct kv_call *call, const char *name, kv_pg_tx_fn fn, void *ctx)
 {
     struct change change = {.call = call, .fn = fn, .ctx = ctx};
-    uint64_t begun = kv_now_ns(call->svc->env);
     enum kv_err rc = kv_pg_tx(call->pg, name, change_tx, &change, &call->info, NULL);
-    call->db_ns += kv_now_ns(call->svc->env) - begun;
     return rc == KV_E_STALE && change.would ? KV_OK : rc;
 }
 

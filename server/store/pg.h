@@ -58,6 +58,7 @@ bool kv_pg_in_tx(const struct kv_pg *pg);
 struct kv_pg_stats {
     uint64_t connects, connect_failures, losses; /* losses: connections that broke while in use */
     uint64_t commits, rollbacks, retries, in_doubt;
+    uint64_t wait_ns; /* in which it waited for the database */
 };
 void kv_pg_stats(const struct kv_pg *pg, struct kv_pg_stats *ret_stats);
 

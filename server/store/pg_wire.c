@@ -42,9 +42,8 @@ static bool is_failure(const PGresult *result)
     return status != PGRES_TUPLES_OK && status != PGRES_COMMAND_OK;
 }
 
-PGresult *kv_pg_wait(struct kv_pg *pg, uint32_t timeout_ms, const char *why)
+static PGresult *take_result(struct kv_pg *pg, uint64_t deadline_ns, const char *why)
 {
-    uint64_t deadline_ns = kv_now_ns(&pg->env) + ((uint64_t)timeout_ms + KV_PG_GRACE_MS) * KV_MS_NS;
     PGresult *kept = NULL;
     for (;;) {
         if (!wait_ready(pg, deadline_ns)) {
@@ -73,6 +72,14 @@ PGresult *kv_pg_wait(struct kv_pg *pg, uint32_t timeout_ms, const char *why)
         return NULL;
     }
     return kept;
+}
+
+PGresult *kv_pg_wait(struct kv_pg *pg, uint32_t timeout_ms, const char *why)
+{
+    uint64_t begun_ns = kv_now_ns(&pg->env);
+    PGresult *result = take_result(pg, begun_ns + ((uint64_t)timeout_ms + KV_PG_GRACE_MS) * KV_MS_NS, why);
+    pg->stats.wait_ns += kv_now_ns(&pg->env) - begun_ns;
+    return result;
 }
 
 static bool starts(const char *state, const char *prefix)

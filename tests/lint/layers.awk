@@ -26,7 +26,7 @@ BEGIN {
     only["curl/"] = "^dataplane/io/httpc\\.c$"
     only["libpq-fe.h"] = "^server/store/"
     only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^server/http/codec[^/]*$|^server/cli/"
-    only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c)$"
+    only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$"
 }
 
 function folder_of(path) {

@@ -65,3 +65,58 @@ Test(env, the_last_spelling_is_the_end_of_the_year_9999)
     spells(UINT64_C(253402300800000000), "9999-12-31T23:59:59.999999Z");
     spells(UINT64_MAX, "9999-12-31T23:59:59.999999Z");
 }
+
+static uint64_t parsed(const char *text)
+{
+    uint64_t us = UINT64_MAX;
+    enum kv_err rc = kv_time_parse(text, &us);
+    cr_expect(eq(int, rc == KV_OK, us != UINT64_MAX), "%s", text);
+    return us;
+}
+
+Test(env, a_time_is_read_as_it_is_written)
+{
+    const uint64_t times[] = {
+        0, 1, 999999, UINT64_C(951782400000000), UINT64_C(1796059098123456), UINT64_C(253402300799999999)};
+    for (size_t i = 0; i < sizeof times / sizeof times[0]; i++) {
+        char text[28];
+        kv_time_text(times[i], text);
+        cr_expect(eq(u64, parsed(text), times[i]), "%s", text);
+    }
+    cr_expect(eq(u64, parsed("2026-11-30T17:18:18Z"), UINT64_C(1796059098000000)));
+    cr_expect(eq(u64, parsed("2026-11-30T17:18:18.5Z"), UINT64_C(1796059098500000)));
+    cr_expect(eq(u64, parsed("2024-02-29T00:00:00Z"), UINT64_C(1709164800000000)));
+}
+
+Test(env, what_is_no_time_in_utc_is_refused)
+{
+    const char *bad[] = {"",
+                         "2026-11-30",
+                         "2026-11-30T17:18:18",
+                         "2026-11-30 17:18:18Z",
+                         "2026-11-30t17:18:18Z",
+                         "2026-11-30T17:18:18z",
+                         "2026-11-30T17:18:18+00:00",
+                         "2026-11-30T17:18:18.Z",
+                         "2026-11-30T17:18:18.1234567Z",
+                         "2026-11-30T17:18:18.123456",
+                         "2026-11-30T17:18:18Zx",
+                         "2026-13-30T17:18:18Z",
+                         "2026-00-30T17:18:18Z",
+                         "2026-11-31T17:18:18Z",
+                         "2026-11-00T17:18:18Z",
+                         "2025-02-29T00:00:00Z",
+                         "2026-11-30T24:00:00Z",
+                         "2026-11-30T17:60:18Z",
+                         "2026-11-30T17:18:60Z",
+                         "1969-12-31T23:59:59Z",
+                         "2026-11-30T17:18:-1Z",
+                         " 026-11-30T17:18:18Z",
+                         "+026-11-30T17:18:18Z",
+                         "1796059098"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        uint64_t us = 7;
+        cr_expect(eq(int, kv_time_parse(bad[i], &us), KV_E_INVALID_REQUEST), "%s", bad[i]);
+        cr_expect(eq(u64, us, 7u), "untouched on failure");
+    }
+}

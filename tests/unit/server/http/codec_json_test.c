@@ -336,3 +336,74 @@ Test(codec_json, a_hash_is_64_lower_case_digits)
     digits[63] = digits[64] = 'f';
     cr_assert(eq(int, read_hash(digits), KV_E_INVALID_REQUEST));
 }
+
+/* --- merge patches ----------------------------------------------------------------------------------------------- */
+
+static enum kv_err check_patch(const char *text)
+{
+    static const struct kv_field patch[] = {
+        {"ttl_seconds", KV_INT | KV_H_NULLABLE, false, 1, 100, NULL},
+        {"display_name", KV_TEXT, false, 1, 8, NULL},
+        {"enabled", KV_BOOL, false, 0, 0, NULL},
+        {"name", KV_TEXT | KV_H_IMMUTABLE, false, 1, 8, NULL},
+    };
+    struct kv_json *json = NULL;
+    info = (struct kv_errinfo){0};
+    cr_assert(eq(int, kv_json_parse(KV_BYTES(text, strlen(text)), &info, &json), KV_OK));
+    enum kv_err rc = kv_json_check(json, "", patch, 4, &info);
+    kv_json_free(json);
+    return rc;
+}
+
+Test(codec_json, null_is_taken_where_it_means_something)
+{
+    cr_assert(eq(int, check_patch("{\"ttl_seconds\":null}"), KV_OK));
+    cr_assert(eq(int, check_patch("{\"ttl_seconds\":100,\"display_name\":\"x\",\"enabled\":false}"), KV_OK));
+    cr_assert(eq(int, check_patch("{\"ttl_seconds\":101}"), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, check_patch("{\"display_name\":null}"), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, check_patch("{\"enabled\":null}"), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, check_patch("{\"enabled\":0}"), KV_E_INVALID_REQUEST));
+    cr_assert(eq(str, info.pointer, "/enabled"));
+}
+
+Test(codec_json, what_never_changes_is_known_and_refused)
+{
+    cr_assert(eq(int, check_patch("{\"name\":\"x\"}"), KV_E_IMMUTABLE_FIELD));
+    cr_assert(eq(str, info.pointer, "/name"));
+    cr_assert(eq(int, check_patch("{\"name\":null}"), KV_E_IMMUTABLE_FIELD));
+}
+
+Test(codec_json, members_are_walked_and_null_is_not_absence)
+{
+    const char *text = "{\"a\":null,\"b\":true,\"c\":7}";
+    struct kv_json *json = NULL;
+    cr_assert(eq(int, kv_json_parse(KV_BYTES(text, strlen(text)), &info, &json), KV_OK));
+    cr_expect(kv_json_is_null(json, "a"));
+    cr_expect(not(kv_json_is_null(json, "b")));
+    cr_expect(not(kv_json_is_null(json, "z")));
+    cr_expect(kv_json_bool(json, "b", false));
+    cr_expect(kv_json_bool(json, "z", true));
+    char names[8] = "";
+    void *at = NULL;
+    const char *name = NULL;
+    while (kv_json_next(json, &at, &name) != NULL && strlen(names) < 6) {
+        strcat(names, name);
+    }
+    cr_expect(eq(str, names, "abc"));
+    kv_json_free(json);
+}
+
+Test(codec_json, one_value_has_one_text)
+{
+    const char *words[] = {"{\"b\":[1, 2],\"a\":\"\\u00e4\\/\"}", " {\n\"a\":\"\xc3\xa4/\",\"b\":[1,2]}"};
+    for (size_t i = 0; i < 2; i++) {
+        struct kv_json *json = NULL;
+        struct kv_buf text;
+        kv_buf_init(&text, 4096);
+        cr_assert(eq(int, kv_json_parse(KV_BYTES(words[i], strlen(words[i])), &info, &json), KV_OK));
+        cr_assert(eq(int, kv_json_canonical(json, &text), KV_OK));
+        cr_expect(eq(str, (char *)text.data, "{\"a\":\"\xc3\xa4/\",\"b\":[1,2]}"));
+        kv_json_free(json);
+        kv_buf_done(&text);
+    }
+}

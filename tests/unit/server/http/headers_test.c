@@ -69,7 +69,7 @@ Test(headers, an_answer_says_what_it_is)
     cr_expect(has("ETag: \"1.0\"\n") && has("Link: </v1/x?cursor=y>; rel=\"next\"\n") &&
               has("Preference-Applied: wait=5\n") && has("Idempotency-Replayed: true\n") &&
               has("Idempotency-Original-Request: req_first\n") && has("RateLimit: limit=10, remaining=3, reset=1\n") &&
-              has("Server-Timing: q;dur=1.5, auth;dur=0.0, db;dur=0.0, engine;dur=0.0\n") &&
+              has("Server-Timing: q;dur=1.50, auth;dur=0.00, db;dur=0.00, engine;dur=0.00\n") &&
               has("traceparent: 00-4bf9-00f0-01\n"));
 }
 
