@@ -24,7 +24,7 @@ struct kv_pool {
     uint8_t *base;
     uint64_t mapped_bytes;
     uint64_t block_bytes;
-    uint32_t slots, region_count;
+    uint32_t slots, region_count, tokens;
     struct kv_layout_strip *strips;
     uint8_t fingerprint[32];
     pthread_mutex_t mutex; /* guards what follows; never held across a call */
@@ -249,6 +249,7 @@ static KV_RC pool_new(const struct kv_pool_spec *spec, struct kv_pool **ret_pool
     pool->engine = spec->engine;
     pool->tenant = spec->tenant;
     pool->slots = spec->slots;
+    pool->tokens = spec->tokens_per_block;
     pool->region_count = spec->region_count;
     pool->block_bytes = spec->bytes_per_block;
     pool->references = 1;
@@ -347,6 +348,11 @@ const uint8_t *kv_pool_fingerprint(const struct kv_pool *pool)
 uint64_t kv_pool_block_bytes(const struct kv_pool *pool)
 {
     return pool->block_bytes;
+}
+
+uint32_t kv_pool_tokens(const struct kv_pool *pool)
+{
+    return pool->tokens;
 }
 
 uint32_t kv_pool_slots(const struct kv_pool *pool)

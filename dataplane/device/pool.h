@@ -56,6 +56,7 @@ const struct kv_id *kv_pool_engine(const struct kv_pool *pool);
 const struct kv_id *kv_pool_tenant(const struct kv_pool *pool);
 const uint8_t *kv_pool_fingerprint(const struct kv_pool *pool); /* 32 bytes */
 uint64_t kv_pool_block_bytes(const struct kv_pool *pool);
+uint32_t kv_pool_tokens(const struct kv_pool *pool); /* of one block */
 uint32_t kv_pool_slots(const struct kv_pool *pool);
 uint32_t kv_pool_region_count(const struct kv_pool *pool);
 /* Fills region_count segments; false when the slot is out of range. */

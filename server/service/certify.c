@@ -4,6 +4,7 @@
  * the bundle once; asking again gives the same bytes.
  */
 #include "server/service/erase_int.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -265,7 +266,7 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(bundle(round, job));
     erase_moved(round, job, KV_ERASURE_CERTIFIED);
     publish_certificate(round, job);
-    svc_metrics_certified(erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
+    svc_metrics_certified(round->svc, job, erase_now_us(round));
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
            KV_FID("session", "ses", &job->session));
     return KV_FAULT("erase/certified") ? KV_E_INTERNAL : KV_OK;

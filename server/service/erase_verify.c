@@ -4,6 +4,7 @@
  * failed check never leads to a certificate.
  */
 #include "server/service/erase_int.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -223,7 +224,7 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(kv_pg_tx(round->pg, "erase-verified", verified_tx, &tx, &round->info, NULL));
     erase_moved(round, job, passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED);
     if (job->state == KV_ERASURE_QUARANTINED) {
-        svc_metrics_quarantined();
+        svc_metrics_erasure_end(round->svc, &job->tenant, SVC_ERASURE_QUARANTINED);
         kv_log(KV_LOG_ERROR, "eraser", "erasure-quarantined", KV_FID("erasure", "era", &job->id),
                KV_FU("checks", job->facts.checks), KV_FU("samples", job->facts.samples),
                KV_FU("control", job->facts.control_opened), KV_FU("opened", job->facts.opened_after));

@@ -5,6 +5,7 @@
 #include "server/service/janitor.h"
 
 #include "dataplane/base/log.h"
+#include "server/service/svc_metrics.h"
 #include "server/store/store_once.h"
 
 #include <errno.h>
@@ -42,6 +43,7 @@ static const struct step {
 } steps[] = {
     {"uses", svc_use_step, 5 * KV_S_NS}, /* before those that judge by them */
     {"idempotency", expire_once, 60 * KV_S_NS},
+    {"metrics", svc_sample, 5 * KV_S_NS},
 };
 #define STEPS (sizeof steps / sizeof steps[0])
 

@@ -5,6 +5,7 @@
  * each time.
  */
 #include "server/service/svc_int.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -267,7 +268,10 @@ static KV_RC sequence_locked(struct kv_svc *svc, struct kv_pg *pg, struct kv_err
     struct integrate_tx tx = {.svc = svc};
     KV_TRY(kv_pg_tx(pg, "integrate", integrate_tx, &tx, info, NULL));
     *ret_done += tx.done;
-    return sign_heads(svc, pg, info);
+    svc_metrics_audit(tx.done, false, 0);
+    KV_TRY(sign_heads(svc, pg, info));
+    svc_metrics_audit(0, true, svc->env->realtime_us(svc->env->ctx));
+    return KV_OK;
 }
 
 KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)

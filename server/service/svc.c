@@ -10,6 +10,7 @@
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/selftest.h"
+#include "server/service/svc_metrics.h"
 #include "server/store/migrate.h"
 
 #include <errno.h>
@@ -326,7 +327,7 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
 static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
 {
     KV_TRY(start_local(svc, info));
-    svc_metrics_start(svc);
+    KV_TRY(svc_metrics_start(svc));
     struct kv_pg *pg = NULL;
     KV_TRY(svc_pg_open(svc, "kvrun/start", info, &pg));
     enum kv_err rc = start_database(svc, pg, info);
@@ -487,6 +488,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     kv_secret_free(svc->cursor_key);
     kv_sign_key_free(svc->log_key);
     kv_events_free(svc->events);
+    svc_metrics_free(svc);
     kv_free(svc);
     return rc;
 }

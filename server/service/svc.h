@@ -31,6 +31,7 @@ struct kv_svc_conf {
     const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
     uint64_t lease_ns;                     /* of this instance; 5 s */
     uint64_t journal_bytes_max, journal_lag_max_ns;
+    unsigned tenant_labels;       /* how many tenants have a label of their own in metrics; 0: no families by tenant */
     struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
     const struct kv_env *env;
     bool (*cancelled)(void); /* NULL: never. Asked while the start waits for the database */
@@ -94,6 +95,7 @@ struct kv_call {
     uint64_t engine_ns;     /* time spent waiting for the engine, for Server-Timing */
     uint64_t db_before_ns;  /* what its connection had waited for the database before this call */
     char request_id[65];
+    uint8_t trace[16]; /* W3C trace id; zero: none */
     bool has_peer;
     uint8_t peer[16]; /* the caller's address as IPv6 (IPv4: ::ffff:a.b.c.d); absent on the UNIX socket */
 

@@ -5,6 +5,7 @@
 #include "server/service/key_text.h"
 #include "server/service/svc_int.h"
 #include "server/service/svc_key.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/mem.h"
 
@@ -119,6 +120,7 @@ KV_RC kv_svc_authenticate(struct kv_call *call, const char *token)
     struct svc_key_parts parts;
     struct kv_store_api_key row = {0};
     if (svc_key_parse(token, &parts) != KV_OK) {
+        svc_metrics_auth_failure(token[0] == '\0' ? SVC_AUTH_MISSING : SVC_AUTH_MALFORMED);
         return refuse(call);
     }
     enum kv_err rc = find_key(call, parts.kid, &row);
@@ -128,6 +130,10 @@ KV_RC kv_svc_authenticate(struct kv_call *call, const char *token)
     uint64_t now_us = call->svc->env->realtime_us(call->svc->env->ctx);
     bool matches = secret_matches(&row, parts.secret_sha256, now_us) && rc == KV_OK;
     if (!matches || row.revoked_us != 0 || now_us >= row.expires_us || !from_allowed_place(call, &row)) {
+        svc_metrics_auth_failure(!matches                   ? SVC_AUTH_UNKNOWN
+                                 : row.revoked_us != 0      ? SVC_AUTH_REVOKED
+                                 : now_us >= row.expires_us ? SVC_AUTH_EXPIRED
+                                                            : SVC_AUTH_ADDRESS);
         return refuse(call);
     }
     note_use(call->svc, parts.kid, now_us);

@@ -4,6 +4,7 @@
  * touches it any more.
  */
 #include "server/service/svc_int.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
@@ -405,6 +406,7 @@ static bool take_expired(struct kv_svc *svc, struct kv_id *ret_id, struct kv_id 
         if (engine->lease_until_ns <= boottime(svc)) {
             *ret_id = engine->id;
             *ret_tenant = engine->tenant;
+            svc_metrics_engine_lost(engine->facts.kind);
             kv_free(kv_idmap_take(&svc->engines, ret_id));
             found = true;
         }

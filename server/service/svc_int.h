@@ -68,6 +68,8 @@ struct svc_known_key {
 #define SVC_REVOCATION_RING 4096
 #define SVC_FD_TOKENS 64
 
+struct kv_top;
+
 struct svc_thread {
     pthread_t thread;
     bool started;
@@ -115,6 +117,9 @@ struct kv_svc {
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
+
+    struct kv_top *top;     /* metrics by tenant */
+    uint64_t sample_due_ns; /* janitor only */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
     bool nvme_up;                       /* as it was last told; lease thread only */
@@ -271,12 +276,6 @@ void svc_lease_leave(struct kv_svc *svc);
 
 /* --- listener.c */
 void *svc_listener_main(void *svc);
-
-/* --- svc_metrics.c */
-void svc_metrics_start(struct kv_svc *svc); /* once the journal and the keyring are there */
-void svc_metrics_stop(struct kv_svc *svc);
-void svc_metrics_certified(uint64_t duration_us);
-void svc_metrics_quarantined(void);
 
 /* --- fd_socket.c */
 KV_RC svc_fd_socket_open(struct kv_svc *svc, struct kv_errinfo *info);

@@ -3,6 +3,7 @@
  * the database when the session was used before in this process.
  */
 #include "server/service/svc_int.h"
+#include "server/service/svc_metrics.h"
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
@@ -174,7 +175,9 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
                                    .tiers = out->tiers};
     KV_TRY(check_slots(call, in, prepared->pool));
     KV_TRY(kv_id_new(call->svc->env, &transfer.op));
+    memcpy(transfer.trace, call->trace, sizeof transfer.trace);
     KV_TRY(run(call, &transfer));
+    svc_metrics_transfer(call->svc, &transfer.tenant, kv_pool_tokens(prepared->pool), &transfer);
     out->op = transfer.op;
     out->done_blocks = transfer.done_blocks;
     out->leading_blocks = transfer.leading_blocks;
@@ -233,13 +236,13 @@ KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct 
     if (rc == KV_OK) {
         rc = kv_engine_lookup(call->svc->engine, &in->session, in->count, prepared.ids, out->tiers);
     }
-    prepared_done(&prepared);
-    if (rc != KV_OK) {
-        return explain(call, &in->session, rc);
-    }
     out->leading_blocks = 0;
-    while (out->leading_blocks < in->count && out->tiers[out->leading_blocks] != 0) {
+    while (rc == KV_OK && out->leading_blocks < in->count && out->tiers[out->leading_blocks] != 0) {
         out->leading_blocks++;
     }
-    return KV_OK;
+    if (rc == KV_OK) {
+        svc_metrics_lookup(call->svc, &prepared.session.tenant, kv_pool_tokens(prepared.pool), in, out);
+    }
+    prepared_done(&prepared);
+    return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
 }

@@ -4,6 +4,7 @@
  * refuse. Must never let an effect commit without its answer when the caller sent a key.
  */
 #include "server/service/svc_int.h"
+#include "server/service/svc_metrics.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -31,10 +32,12 @@ static KV_RC find_kept(struct kv_call *call, struct kv_errinfo *info)
     }
     KV_TRY(rc);
     if (memcmp(once->fingerprint, once->kept.fingerprint, sizeof once->fingerprint) != 0) {
+        svc_metrics_once(SVC_ONCE_MISMATCH);
         return kv_fail(info, KV_E_IDEMPOTENCY_MISMATCH,
                        "this Idempotency-Key was used for a request with another path, query or body; draw a new one");
     }
     once->replay = true;
+    svc_metrics_once(SVC_ONCE_REPLAY);
     return KV_OK;
 }
 
