@@ -57,6 +57,9 @@ static KV_RC start_httpd(struct server *server)
                                  .idle_timeout_ms = conf->http_idle_timeout_ms,
                                  .cors_origins = conf->http_cors_origins,
                                  .require_idempotency_key = strcmp(conf->http_require_idempotency_key, "true") == 0,
+                                 .metrics_auth = strcmp(conf->metrics_auth, "true") == 0,
+                                 .metrics_no_openmetrics = strcmp(conf->metrics_openmetrics, "false") == 0,
+                                 .metrics_no_exemplars = strcmp(conf->metrics_exemplars, "false") == 0,
                                  .require_if_match = match_rule(conf->http_require_if_match),
                                  .rates = {.usual = (unsigned)conf->rate_default,
                                            .erase = (unsigned)conf->rate_erase,
@@ -99,6 +102,12 @@ static bool asked_to_end(void)
     return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
 }
 
+static unsigned tenant_labels(const struct kv_conf *conf)
+{
+    bool off = strcmp(conf->metrics_tenant_label, "off") == 0, all = strcmp(conf->metrics_tenant_label, "all") == 0;
+    return off ? 0 : all ? (unsigned)KV_MAX_TENANT_LABELS : (unsigned)conf->metrics_tenant_max;
+}
+
 static KV_RC start_service(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
@@ -129,6 +138,7 @@ static KV_RC start_service(struct server *server)
                                              .watermark_low_percent = (unsigned)conf->watermark_low,
                                              .staging_bytes = conf->staging_bytes,
                                              .cipher = cipher(conf->cipher)},
+                                  .tenant_labels = tenant_labels(conf),
                                   .env = server->env,
                                   .cancelled = asked_to_end};
     return kv_svc_start(&service, &server->info, &server->svc);
@@ -234,6 +244,13 @@ static int report(const struct server *server, enum kv_err rc)
     return EXIT_USAGE;
 }
 
+static enum kv_log_format log_format(const struct kv_conf *conf)
+{
+    bool automatic = strcmp(conf->log_format, "auto") == 0;
+    bool logfmt = automatic ? isatty(STDERR_FILENO) == 1 : strcmp(conf->log_format, "logfmt") == 0;
+    return logfmt ? KV_LOG_LOGFMT : KV_LOG_JSON;
+}
+
 static void harden(void)
 {
     struct rlimit no_core = {0};
@@ -279,6 +296,7 @@ int kv_serve(const struct kv_serve_conf *serve)
     if (kv_log_parse_level(serve->conf->log_level, &level) == KV_OK) {
         kv_log_set_level(level);
     }
+    kv_log_set_format(log_format(serve->conf));
     harden();
     struct server *server = kv_alloc(sizeof *server);
     int signals = serve_block_signals();

@@ -1,5 +1,5 @@
 /*
- * One JSON object a line, one write(2) a line, so that lines of several threads never mix. Never allocates, never
+ * One event a line, one write(2) a line, so that lines of several threads never mix. Never allocates, never
  * fails its caller, never logs a type that is not listed in log.h.
  */
 #include "dataplane/base/log.h"
@@ -20,12 +20,13 @@
 #define LINE_SIZE 4096
 #define TEXT_MAX 256
 #define LEVELS 4
-/* The end of every line: room for it is kept free. */
+/* The end of every line: room for the longer one is kept free. */
 #define TAIL_CUT ",\"truncated\":true}\n"
+#define TAIL_CUT_LOGFMT " truncated=true\n"
 
 /* Settings and tallies, each a word of its own that orders no other memory: relaxed everywhere in this file. They are
  * global because a failed assertion, too, has to find the log. */
-static _Atomic int min_level = KV_LOG_INFO;
+static _Atomic int min_level = KV_LOG_INFO, line_format = KV_LOG_JSON;
 static _Atomic int log_fd = STDERR_FILENO;
 static _Atomic uint64_t counts[LEVELS];
 
@@ -39,6 +40,7 @@ static _Atomic unsigned override_count;
 struct line {
     char text[LINE_SIZE];
     size_t len;
+    bool logfmt;
     bool full; /* something did not fit; nothing more is added */
 };
 
@@ -57,9 +59,17 @@ static void put_text(struct line *line, const char *text)
     put(line, text, strlen(text));
 }
 
+/* logfmt leaves the quotes away where nothing needs them. */
+static bool is_plain(const char *text)
+{
+    return text[0] != '\0' && text[strspn(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789"
+                                                "_-.:/{}@+,")] == '\0';
+}
+
 static void put_string(struct line *line, const char *text)
 {
-    put(line, "\"", 1);
+    const char *quote = line->logfmt && is_plain(text) ? "" : "\"";
+    put_text(line, quote);
     /* A look past the limit, so that a character across it is seen whole and left out, not taken for broken. */
     size_t len = strnlen(text, TEXT_MAX + 4);
     struct kv_bytes rest = KV_BYTES(text, len);
@@ -75,7 +85,7 @@ static void put_string(struct line *line, const char *text)
         put(line, unit, unit_len);
         rest = KV_BYTES(rest.data + taken, rest.len - taken);
     }
-    put(line, "\"", 1);
+    put_text(line, quote);
 }
 
 static void put_number(struct line *line, const struct kv_log_field *field)
@@ -129,9 +139,9 @@ static void put_value(struct line *line, const struct kv_log_field *field)
 static void put_field(struct line *line, const struct kv_log_field *field)
 {
     size_t before = line->len;
-    put_text(line, ",");
+    put_text(line, line->logfmt ? " " : ",");
     put_string(line, field->name);
-    put_text(line, ":");
+    put_text(line, line->logfmt ? "=" : ":");
     put_value(line, field);
     if (line->full) {
         line->len = before;
@@ -142,15 +152,15 @@ static void put_head(struct line *line, enum kv_log_level level)
 {
     char ts[28];
     kv_time_text(kv_env_system.realtime_us(kv_env_system.ctx), ts);
-    put_text(line, "{\"ts\":");
+    put_text(line, line->logfmt ? "ts=" : "{\"ts\":");
     put_string(line, ts);
-    put_text(line, ",\"level\":");
+    put_text(line, line->logfmt ? " level=" : ",\"level\":");
     put_string(line, level_names[level]);
 }
 
 static void finish(struct line *line)
 {
-    const char *tail = line->full ? TAIL_CUT : "}\n";
+    const char *tail = line->logfmt ? (line->full ? TAIL_CUT_LOGFMT : "\n") : line->full ? TAIL_CUT : "}\n";
     size_t len = strlen(tail);
     KV_ASSERT(line->len + len <= LINE_SIZE);
     memcpy(line->text + line->len, tail, len);
@@ -268,6 +278,7 @@ void kv_log_write(enum kv_log_level level, const char *module, const char *event
     atomic_fetch_add_explicit(&counts[level], 1, memory_order_relaxed);
     struct line line;
     line.len = 0;
+    line.logfmt = atomic_load_explicit(&line_format, memory_order_relaxed) == KV_LOG_LOGFMT;
     line.full = false;
     put_head(&line, level);
     put_field(&line, &KV_FT("module", module));
@@ -277,6 +288,11 @@ void kv_log_write(enum kv_log_level level, const char *module, const char *event
     }
     finish(&line);
     send_line(&line);
+}
+
+void kv_log_set_format(enum kv_log_format format)
+{
+    atomic_store_explicit(&line_format, (int)format, memory_order_relaxed);
 }
 
 void kv_log_set_level(enum kv_log_level level)

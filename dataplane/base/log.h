@@ -1,6 +1,6 @@
 /*
- * Structured log: one JSON object a line on stderr. Events are fixed strings that can be grepped, values are typed
- * fields. There is no field for a secret, a prompt or block bytes. Thread: any.
+ * Structured log: one line an event on stderr, a JSON object or key=value pairs. Events are fixed strings that can be
+ * grepped, values are typed fields. There is no field for a secret, a prompt or block bytes. Thread: any.
  */
 #ifndef KV_BASE_LOG_H
 #define KV_BASE_LOG_H
@@ -34,6 +34,8 @@ struct kv_log_field {
                  (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = KV_LF_END}})
 
 void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields);
+enum kv_log_format { KV_LOG_JSON, KV_LOG_LOGFMT };
+void kv_log_set_format(enum kv_log_format format);
 void kv_log_set_level(enum kv_log_level level);
 KV_RC kv_log_parse_level(const char *text, enum kv_log_level *ret_level);
 enum kv_log_level kv_log_level(void); /* as it was set; overrides apart */

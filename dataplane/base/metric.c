@@ -174,6 +174,13 @@ struct kv_metric *kv_metric_histogram(const char *name, const char *help, const 
                                 .bound_count = count});
 }
 
+struct kv_metric *kv_metric_total(const char *name, const char *help, const char *labels)
+{
+    struct kv_metric *metric = kv_metric_counter(name, help, labels);
+    metric->real = true; /* before anybody counts on it */
+    return metric;
+}
+
 static uint64_t bits_of(double value)
 {
     uint64_t bits;
@@ -191,8 +198,14 @@ static double double_of(uint64_t bits)
 
 void kv_metric_add(struct kv_metric *metric, uint64_t n)
 {
-    KV_ASSERT(metric->family->type == KV_COUNTER);
+    KV_ASSERT(metric->family->type == KV_COUNTER && !metric->real);
     atomic_fetch_add_explicit(&metric->count, n, memory_order_relaxed);
+}
+
+void kv_metric_set_total(struct kv_metric *metric, double value)
+{
+    KV_ASSERT(metric->real);
+    atomic_store_explicit(&metric->number_bits, bits_of(value), memory_order_relaxed);
 }
 
 void kv_metric_set(struct kv_metric *metric, double value)

@@ -23,6 +23,9 @@ struct kv_metric *kv_metric_counter(const char *name, const char *help, const ch
 struct kv_metric *kv_metric_gauge(const char *name, const char *help, const char *labels);
 struct kv_metric *kv_metric_histogram(const char *name, const char *help, const char *labels, const double *bounds,
                                       unsigned count);
+/* A counter whose whole value is known elsewhere, and may have a fraction. */
+struct kv_metric *kv_metric_total(const char *name, const char *help, const char *labels);
+void kv_metric_set_total(struct kv_metric *metric, double value);
 void kv_metric_add(struct kv_metric *metric, uint64_t n);       /* counter */
 void kv_metric_set(struct kv_metric *metric, double value);     /* gauge */
 void kv_metric_change(struct kv_metric *metric, double by);     /* gauge */

@@ -26,6 +26,7 @@ struct kv_metric {
     struct kv_metric_family *family;
     _Atomic(struct kv_metric *) next; /* of the family, in order of registration */
     char labels[KV_METRIC_LABELS_SIZE];
+    bool real; /* a counter whose value is in number_bits */
     unsigned bound_count;
     double bounds[KV_METRIC_BOUNDS_MAX];
     /* Values are relaxed: a scrape wants each number, not an order among them. */

@@ -132,6 +132,10 @@ static void print_series(struct kv_buf *buf, const struct kv_metric *metric, uns
 {
     switch (metric->family->type) {
     case KV_COUNTER:
+        if (metric->real) {
+            kv_metric_print_sample(buf, metric->family->name, metric->labels, "", kv_metric_number(metric));
+            break;
+        }
         print_name(buf, metric->family->name, "", metric->labels, "");
         kv_buf_printf(buf, "%" PRIu64 "\n", kv_metric_value(metric));
         break;

@@ -35,7 +35,10 @@ struct kv_conf {
     char cipher[KV_CONF_TEXT_SIZE];
     uint64_t instance_lease_ms;
     uint64_t journal_bytes, audit_max_lag_ms;
-    char log_host[KV_CONF_TEXT_SIZE], log_level[KV_CONF_TEXT_SIZE];
+    char log_host[KV_CONF_TEXT_SIZE], log_level[KV_CONF_TEXT_SIZE], log_format[KV_CONF_TEXT_SIZE];
+    char metrics_auth[KV_CONF_TEXT_SIZE], metrics_openmetrics[KV_CONF_TEXT_SIZE], metrics_exemplars[KV_CONF_TEXT_SIZE];
+    char metrics_tenant_label[KV_CONF_TEXT_SIZE];
+    uint64_t metrics_tenant_max;
     uint64_t shutdown_delay_ms, shutdown_grace_ms;
 };
 

@@ -17,6 +17,7 @@
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
+#include "server/http/count.h"
 #include "server/http/headers.h"
 #include "server/http/line.h"
 #include "server/http/problem.h"
@@ -42,8 +43,8 @@ static enum MHD_Result send_answer(struct kv_req *req, struct MHD_Connection *co
     struct kv_buf *body = &req->response.body;
     KV_ASSERT(req->state == KV_REQ_ANSWERED);
     req->state = KV_REQ_DONE;
-    kv_http_count(req, kv_now_ns(req->httpd->conf.env));
     size_t len = req->response.status == 204 || req->response.status == 304 ? 0 : body->len;
+    kv_http_count(req, req->head ? 0 : len, kv_now_ns(req->httpd->conf.env));
     struct MHD_Response *response = req->stream != NULL
                                         ? kv_stream_response(req->stream, connection)
                                         : MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_MUST_COPY);
@@ -209,7 +210,9 @@ static enum MHD_Result body_complete(struct kv_req *req, struct MHD_Connection *
     if (kv_buf_check(&req->body) != KV_OK) {
         return refuse(req, connection, KV_E_BUSY, NULL, true);
     }
-    return (req->route->flags & KV_ROUTE_INLINE) != 0 ? answer_inline(req, connection) : enqueue(req, connection);
+    unsigned flags = req->route->flags;
+    bool guarded = (flags & KV_ROUTE_METRICS) != 0 && req->httpd->conf.metrics_auth; /* a key is looked up: may wait */
+    return (flags & KV_ROUTE_INLINE) != 0 && !guarded ? answer_inline(req, connection) : enqueue(req, connection);
 }
 
 enum MHD_Result kv_access_access(void *ctx, struct MHD_Connection *connection, const char *url, const char *method,

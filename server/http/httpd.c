@@ -7,6 +7,7 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/http/count.h"
 #include "server/http/line.h"
 #include "server/http/once.h"
 #include "server/http/parking.h"
@@ -66,6 +67,14 @@ static void on_library_log(void *ctx, const char *format, va_list arguments)
     (void)ctx;
     vsnprintf(text, sizeof text, format, arguments);
     kv_log(KV_LOG_DEBUG, "http", "library", KV_FT("text", text));
+}
+
+unsigned kv_httpd_connections(struct kv_httpd *httpd, unsigned listener)
+{
+    struct MHD_Daemon *daemon = httpd->listeners[listener].daemon;
+    const union MHD_DaemonInfo *info =
+        daemon == NULL ? NULL : MHD_get_daemon_info(daemon, MHD_DAEMON_INFO_CURRENT_CONNECTIONS);
+    return info == NULL ? 0 : info->num_connections;
 }
 
 /* --- service threads --------------------------------------------------------------------------------------------- */

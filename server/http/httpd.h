@@ -28,6 +28,7 @@ struct kv_httpd_conf {
     struct kv_httpd_rates rates;
     const struct kv_http_facts *facts; /* borrowed until kv_httpd_stop; NULL: none are known */
     uint64_t heartbeat_ms; /* of event streams */
+    bool metrics_auth, metrics_no_openmetrics, metrics_no_exemplars;
     const struct kv_env *env;
 };
 

@@ -41,11 +41,14 @@ struct kv_httpd {
     pthread_t threads[KV_HTTPD_THREADS_MAX + 1]; /* the first serves urgent requests only */
     unsigned thread_count;
     atomic_ullong body_bytes; /* of all requests at once */
+    atomic_uint log_turn;     /* which of what comes often is logged */
     atomic_uint running;      /* requests between the queue's push and their resume */
 };
 
 struct kv_svc *kv_httpd_svc(struct kv_httpd *httpd); /* NULL until the service is up */
 const struct kv_env *kv_httpd_env(const struct kv_httpd *httpd);
+
+unsigned kv_httpd_connections(struct kv_httpd *httpd, unsigned listener); /* open now */
 
 /* The gauges that probes share with the metrics; between start and stop of the listeners. */
 void kv_probes_init(struct kv_httpd *httpd);

@@ -3,6 +3,7 @@
 
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/http/count.h"
 
 #include <errno.h>
 #include <microhttpd.h>
@@ -38,6 +39,7 @@ static void look(struct kv_reaper *reaper)
     {
         if (watched->deadline_ns <= now) {
             shutdown(watched->fd, SHUT_RDWR); /* does not block */
+            kv_http_count_reject(KV_E_TIMEOUT);
             watched->deadline_ns = UINT64_MAX;
         }
     }

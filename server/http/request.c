@@ -365,7 +365,8 @@ KV_RC kv_req_guard(struct kv_req *req, struct MHD_Connection *connection, const 
     take_wait(req, scan.value[PREFER]);
     take_peer(req, connection);
     req->body_type = body_type(scan.value[CONTENT_TYPE]);
-    req->given = (struct kv_given){.if_match = scan.value[IF_MATCH],
+    req->given = (struct kv_given){.accept = scan.value[ACCEPT],
+                                   .if_match = scan.value[IF_MATCH],
                                    .if_none_match = scan.value[IF_NONE_MATCH],
                                    .once_key = scan.value[IDEMPOTENCY_KEY],
                                    .origin = scan.value[ORIGIN],

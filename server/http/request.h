@@ -45,7 +45,7 @@ enum kv_body_type { KV_BODY_OTHER, KV_BODY_JSON, KV_BODY_MERGE_PATCH, KV_BODY_TE
 
 /* Headers as they came: borrowed from the library until the answer is sent, NULL when absent. */
 struct kv_given {
-    const char *if_match, *if_none_match, *once_key, *origin, *last_event_id;
+    const char *accept, *if_match, *if_none_match, *once_key, *origin, *last_event_id;
 };
 
 /* traceparent (W3C Trace Context): the caller's trace, and this request's own place in it. */
@@ -106,6 +106,7 @@ struct kv_req {
     char *query;      /* decoded, owned; what params point into */
     struct kv_param params[KV_PARAMS_MAX];
     unsigned param_count;
+    struct kv_id key;    /* the caller's API key, once it is known */
     struct kv_id tenant; /* the caller's, once it is known: a cursor is good for one caller's list */
     struct kv_buf body;
     uint64_t counted; /* of the body, in the budget of all bodies */

@@ -38,7 +38,7 @@ const struct kv_route kv_routes[] = {
     {"GET", "/livez", 0, API | ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_livez, NULL},
     {"GET", "/readyz", 0, API | ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_readyz, NULL},
     {"GET", "/startupz", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_startupz, NULL},
-    {"GET", "/metrics", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_metrics, NULL},
+    {"GET", "/metrics", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT | KV_ROUTE_METRICS, kv_h_metrics, NULL},
     {"GET", "/version", 0, API | ADMIN | PUBLIC | INLINE, kv_h_version, NULL},
     {"GET", "/v1/openapi.yaml", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_openapi, NULL},
     {"GET", "/problems", 0, API | PUBLIC | INLINE | ANY_ACCEPT, kv_h_problems, NULL},

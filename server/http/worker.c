@@ -2,7 +2,7 @@
 #include "server/http/worker.h"
 
 #include "dataplane/base/log.h"
-#include "dataplane/base/metric.h"
+#include "server/http/count.h"
 #include "server/http/manners.h"
 #include "server/http/once.h"
 #include "server/http/parking.h"
@@ -11,41 +11,6 @@
 
 #include <stdio.h>
 #include <string.h>
-
-static const double seconds_bounds[] = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
-#define CODE_CLASSES 5
-
-static struct kv_metric *requests[CODE_CLASSES], *seconds, *rejects[3];
-
-void kv_http_metrics_init(void)
-{
-    for (int i = 0; i < CODE_CLASSES; i++) {
-        char labels[32];
-        snprintf(labels, sizeof labels, "code=\"%dxx\"", i + 1);
-        requests[i] = kv_metric_counter("kvrun_http_requests_total", "HTTP requests by class of answer", labels);
-    }
-    seconds =
-        kv_metric_histogram("kvrun_http_request_duration_seconds", "Time from the request's headers to its answer",
-                            NULL, seconds_bounds, sizeof seconds_bounds / sizeof seconds_bounds[0]);
-    rejects[0] = kv_metric_counter("kvrun_http_rejects_total", "Requests refused before a handler", "reason=\"guard\"");
-    rejects[1] =
-        kv_metric_counter("kvrun_http_rejects_total", "Requests refused before a handler", "reason=\"queue_full\"");
-    rejects[2] = kv_metric_counter("kvrun_http_rejects_total", "Requests refused before a handler", "reason=\"auth\"");
-}
-
-void kv_http_count(const struct kv_req *req, uint64_t now_ns)
-{
-    int class = req->response.status / 100;
-    if (class >= 1 && class <= CODE_CLASSES) {
-        kv_metric_add(requests[class - 1], 1);
-    }
-    kv_metric_observe(seconds, (double)(now_ns - req->begun_ns) / 1e9);
-}
-
-void kv_http_count_reject(enum kv_err rc)
-{
-    kv_metric_add(rejects[rc == KV_E_BUSY ? 1 : rc == KV_E_UNAUTHENTICATED || rc == KV_E_FORBIDDEN ? 2 : 0], 1);
-}
 
 /* --- what a route takes ------------------------------------------------------------------------------------------ */
 
@@ -101,13 +66,21 @@ static KV_RC check_match(struct kv_call *call, const struct kv_req *req)
 
 /* --- who asks ---------------------------------------------------------------------------------------------------- */
 
+/* The one public route that may ask for a key, by configuration. */
+static bool is_guarded(const struct kv_req *req)
+{
+    return (req->route->flags & KV_ROUTE_METRICS) != 0 && req->httpd->conf.metrics_auth;
+}
+
 static KV_RC authorise(struct kv_call *call, struct kv_req *req)
 {
-    if ((req->route->flags & KV_ROUTE_PUBLIC) != 0) {
+    unsigned roles = is_guarded(req) ? KV_ROLE_METRICS | KV_ROLE_OPERATOR | KV_ROLE_VIEWER : req->route->roles;
+    if ((req->route->flags & KV_ROUTE_PUBLIC) != 0 && !is_guarded(req)) {
         return KV_OK;
     }
     enum kv_err rc = kv_svc_authenticate(call, req->has_bearer ? req->bearer : "");
-    if (rc == KV_OK && (call->who.roles & req->route->roles) == 0) {
+    if (rc == KV_OK && (call->who.roles & roles) == 0) {
+        kv_svc_count_role_refused();
         rc = kv_fail(&call->info, KV_E_FORBIDDEN, "this key's roles do not include one that may call this route");
     }
     if (rc == KV_OK && (req->route->flags & KV_ROUTE_TENANT) != 0 && (call->who.roles & KV_ROLE_OPERATOR) != 0) {
@@ -149,16 +122,22 @@ static void prepare_call(struct kv_call *call, const struct kv_req *req)
     memcpy(call->request_id, req->request_id, sizeof call->request_id);
     call->has_peer = req->has_peer;
     memcpy(call->peer, req->peer, sizeof call->peer);
+    memset(call->trace, 0, sizeof call->trace);
+    if (req->trace.present) {
+        KV_IGNORE(kv_hex_decode(req->trace.id, call->trace, sizeof call->trace), "its digits were checked");
+    }
 }
 
 static KV_RC admit(struct kv_call *call, struct kv_req *req)
 {
     uint64_t begun = kv_now_ns(req->httpd->conf.env);
     req->queue_ns = begun - req->queued_ns;
+    kv_http_count_wait(req->queue_ns);
     prepare_call(call, req);
     enum kv_err rc = authorise(call, req);
     req->auth_ns = kv_now_ns(req->httpd->conf.env) - begun;
     req->tenant = call->who.tenant;
+    req->key = call->who.key;
     return rc == KV_OK ? check_rate(call, req) : rc;
 }
 

@@ -122,6 +122,7 @@ KV_RC kv_svc_once_find(struct kv_call *call);
 /* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory.
  */
 KV_RC kv_svc_authenticate(struct kv_call *call, const char *token);
+void kv_svc_count_role_refused(void); /* for the metrics: the key is good, its roles are not those of the route */
 
 /* --- shared by sessions and engines ------------------------------------------------------------------------------- */
 

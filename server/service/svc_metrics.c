@@ -61,7 +61,7 @@ static const struct kv_top_column tenant_columns[SVC_TENANT_COLUMNS] = {
 };
 
 static struct {
-    struct kv_metric *certified, *ends[COUNT_OF(erasure_ends)], *stage[STAGES], *certificates;
+    struct kv_metric *certified, *ends[COUNT_OF(erasure_ends)], *certificates;
     struct kv_metric *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
     struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
@@ -118,6 +118,14 @@ static struct kv_metric *gauge_of(const char *name, const char *help, const char
     return kv_metric_gauge(name, help, labels);
 }
 
+static struct kv_metric *stage_series(unsigned stage)
+{
+    char labels[32];
+    snprintf(labels, sizeof labels, "stage=\"%s\"", stages[stage].name);
+    return kv_metric_histogram("kvrun_erasure_duration_seconds", "Time of each stage of certified erasures, and of all",
+                               labels, erasure_bounds, COUNT_OF(erasure_bounds));
+}
+
 static void register_erasures(void)
 {
     const char *help = "Erasures that ended, by what they were of and how";
@@ -127,13 +135,7 @@ static void register_erasures(void)
         snprintf(labels, sizeof labels, "scope=\"session\",outcome=\"%s\"", erasure_ends[i]);
         metrics.ends[i] = kv_metric_counter("kvrun_erasures_total", help, labels);
     }
-    for (unsigned i = 0; i < STAGES; i++) {
-        char labels[32];
-        snprintf(labels, sizeof labels, "stage=\"%s\"", stages[i].name);
-        metrics.stage[i] = kv_metric_histogram("kvrun_erasure_duration_seconds",
-                                               "Time of each stage of certified erasures, and of all", labels,
-                                               erasure_bounds, COUNT_OF(erasure_bounds));
-    }
+    stage_series(STAGE_TOTAL); /* the others come with the first certificate */
     for (unsigned i = 0; i < KV_CENSUS_ERASURE_STATES; i++) {
         metrics.open[i] = gauge_of("kvrun_erasures_open", "Erasures of this cluster on their way, counted now and then",
                                    "state", kv_census_erasure_states[i]);
@@ -206,15 +208,25 @@ static void register_lookups(void)
         kv_metric_counter("kvrun_prefill_saved_tokens_total", "Tokens that were restored and need no prefill", NULL);
 }
 
+static struct kv_metric *decisions(const char *action, bool allowed, const char *reason)
+{
+    char labels[128];
+    snprintf(labels, sizeof labels, "action=\"%s\",decision=\"%s\",reason=\"%s\"", action, allowed ? "allow" : "deny",
+             allowed ? "" : reason);
+    return kv_metric_counter("kvrun_policy_decisions_total", "What policies said to what was asked", labels);
+}
+
 void kv_svc_metrics_init(void)
 {
     const char *contained = "Contained mistakes since the start, by whose they are";
     kv_engine_metrics_init();
+    kv_pg_metrics_init();
     register_erasures();
     register_population();
     register_audit();
     register_access();
     register_lookups();
+    decisions("offload", true, "");
     metrics.lease = kv_metric_gauge("kvrun_lease_valid", "1 while this instance may use keys", NULL);
     metrics.bugs = gauge_of("kvrun_should_never_happen", contained, "whose", "ours");
     metrics.peers = gauge_of("kvrun_should_never_happen", contained, "whose", "peers");
@@ -251,7 +263,7 @@ void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *jo
         uint64_t from = job->at_us[stages[i].from];
         uint64_t to = stages[i].to == KV_ERASURE_CERTIFIED ? now_us : job->at_us[stages[i].to];
         if (from != 0 && to >= from) { /* clocks of several instances may differ */
-            kv_metric_observe(metrics.stage[i], (double)(to - from) / 1e6);
+            kv_metric_observe(stage_series(i), (double)(to - from) / 1e6);
         }
     }
 }
@@ -270,6 +282,11 @@ void svc_metrics_auth_failure(enum svc_auth_failure reason)
     kv_metric_add(metrics.auth[reason], 1);
 }
 
+void kv_svc_count_role_refused(void)
+{
+    svc_metrics_auth_failure(SVC_AUTH_ROLE);
+}
+
 void svc_metrics_once(enum svc_once_outcome outcome)
 {
     kv_metric_add(metrics.once[outcome], 1);
@@ -277,10 +294,7 @@ void svc_metrics_once(enum svc_once_outcome outcome)
 
 void svc_metrics_decision(const char *action, bool allowed, const char *reason)
 {
-    char labels[128];
-    snprintf(labels, sizeof labels, "action=\"%s\",decision=\"%s\",reason=\"%s\"", action, allowed ? "allow" : "deny",
-             allowed ? "" : reason);
-    kv_metric_add(kv_metric_counter("kvrun_policy_decisions_total", "What policies said to what was asked", labels), 1);
+    kv_metric_add(decisions(action, allowed, reason), 1);
 }
 
 /* --- the data plane's calls -------------------------------------------------------------------------------------- */

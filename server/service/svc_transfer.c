@@ -65,7 +65,10 @@ static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const st
                                     .same_tenant = kv_id_equal(&prepared->session.tenant, &call->who.tenant),
                                     .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
                                     .block_bytes = kv_pool_block_bytes(prepared->pool)};
+    static const char *const actions[] = {
+        [KV_POLICY_OFFLOAD] = "offload", [KV_POLICY_RESTORE] = "restore", [KV_POLICY_LOOKUP] = "lookup"};
     kv_policy_eval(&kv_policy_standard, &facts, &decision);
+    svc_metrics_decision(actions[action], decision.allowed, kv_policy_reason_name(decision.reasons));
     if (!decision.allowed) {
         return kv_fail(&call->info, KV_E_POLICY_DENIED, "denied by policy: %s",
                        kv_policy_reason_name(decision.reasons));

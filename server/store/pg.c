@@ -50,6 +50,7 @@ KV_RC kv_pg_open(const struct kv_pg_conf *conf, struct kv_errinfo *info, struct 
         kv_pg_close(pg);
         return kv_fail(info, KV_E_NO_MEMORY, "no memory for a database connection");
     }
+    kv_pg_count_state(pg, KV_PG_DOWN);
     *ret_pg = pg;
     return KV_OK;
 }
@@ -59,6 +60,7 @@ void kv_pg_close(struct kv_pg *pg)
     if (pg == NULL) {
         return;
     }
+    kv_pg_count_state(pg, KV_PG_NONE);
     PQfinish(pg->conn);
     kv_free(pg->url);
     kv_free(pg->application_name);
@@ -80,6 +82,8 @@ void kv_pg_drop(struct kv_pg *pg, const char *why)
         pg->told = true;
     }
     pg->stats.losses++;
+    kv_pg_count_loss(why);
+    kv_pg_count_state(pg, KV_PG_DOWN);
     PQfinish(pg->conn);
     pg->conn = NULL;
     pg->prepared_count = 0;
@@ -237,6 +241,7 @@ KV_RC kv_pg_connect(struct kv_pg *pg, struct kv_errinfo *info)
     }
     if (attempt(pg) == KV_OK) {
         pg->stats.connects++;
+        kv_pg_count_state(pg, KV_PG_IDLE);
         pg->backoff_ns = 0;
         pg->next_attempt_ns = 0;
         if (pg->told) {

@@ -55,6 +55,9 @@ KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, st
                bool *ret_in_doubt);
 bool kv_pg_in_tx(const struct kv_pg *pg);
 
+/* Puts the metric families of the database there, all zero. */
+void kv_pg_metrics_init(void);
+
 struct kv_pg_stats {
     uint64_t connects, connect_failures, losses; /* losses: connections that broke while in use */
     uint64_t commits, rollbacks, retries, in_doubt;

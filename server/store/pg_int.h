@@ -175,6 +175,10 @@ KV_RC kv_pg_script(struct kv_pg *pg, const char *sql, uint32_t timeout_ms, struc
 #define KV_PG_BACKOFF_MIN_NS (100 * KV_MS_NS)
 #define KV_PG_BACKOFF_MAX_NS (1600 * KV_MS_NS)
 
+/* What a connection is counted as. */
+enum kv_pg_counted { KV_PG_NONE, KV_PG_DOWN, KV_PG_IDLE, KV_PG_BUSY, KV_PG_STATES };
+enum kv_pg_outcome { KV_PG_COMMIT, KV_PG_RETRY, KV_PG_CONFLICT, KV_PG_ERROR, KV_PG_OUTCOMES };
+
 struct kv_pg {
     struct kv_env env;
     char *url, *application_name;
@@ -188,6 +192,7 @@ struct kv_pg {
     bool again; /* PostgreSQL asked to run the transaction again */
     bool told;  /* the loss was logged; the return will be, too */
     uint64_t backoff_ns, next_attempt_ns;
+    enum kv_pg_counted counted;
     struct kv_pg_stats stats;
 };
 
@@ -202,5 +207,11 @@ PGresult *kv_pg_wait(struct kv_pg *pg, uint32_t timeout_ms, const char *why);
 /* What a failed result means; may drop the connection. Never KV_OK. */
 KV_RC kv_pg_explain(struct kv_pg *pg, const PGresult *result, struct kv_errinfo *info);
 KV_RC kv_pg_unavailable(struct kv_errinfo *info);
+
+/* pg_metrics.c */
+void kv_pg_count_state(struct kv_pg *pg, enum kv_pg_counted state);
+void kv_pg_count_loss(const char *why);
+void kv_pg_count_tx(const char *name, enum kv_pg_outcome outcome, uint64_t n);
+void kv_pg_time_tx(uint64_t took_ns);
 
 #endif

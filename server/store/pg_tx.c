@@ -105,6 +105,7 @@ static KV_RC one_try(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *c
     pg->again = false;
     KV_TRY(kv_pg_begin(pg, info));
     pg->in_tx = true;
+    kv_pg_count_state(pg, KV_PG_BUSY);
     enum kv_err rc = fn(pg, ctx, info);
     if (rc == KV_OK && pg->conn == NULL) {
         rc = kv_pg_unavailable(info);
@@ -116,6 +117,7 @@ static KV_RC one_try(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *c
         roll_back(pg);
     }
     pg->in_tx = false;
+    kv_pg_count_state(pg, pg->conn != NULL ? KV_PG_IDLE : KV_PG_DOWN);
     return rc;
 }
 
@@ -125,6 +127,15 @@ static void pause_before(struct kv_pg *pg, unsigned tries)
     KV_IGNORE(pg->env.random(pg->env.ctx, &jitter, sizeof jitter), "without it two retries may meet again");
     long ns = ((1L << tries) + jitter % 4) * 1000000L;
     nanosleep(&(struct timespec){.tv_nsec = ns}, NULL);
+}
+
+/* An answer such as "no such row" rolls back and is no error of the database. */
+static void count(struct kv_pg *pg, const char *name, enum kv_err rc, uint64_t begun_ns)
+{
+    enum kv_err_class class = kv_err_class_of(rc);
+    bool error = class == KV_CLASS_UNAVAILABLE || class == KV_CLASS_INTERNAL || class == KV_CLASS_INTEGRITY;
+    kv_pg_count_tx(name, rc == KV_OK ? KV_PG_COMMIT : error ? KV_PG_ERROR : KV_PG_CONFLICT, 1);
+    kv_pg_time_tx(kv_now_ns(&pg->env) - begun_ns);
 }
 
 KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
@@ -138,6 +149,7 @@ KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, st
         return kv_fail(info, KV_E_INTERNAL, "transaction %s inside another", name);
     }
     enum kv_err rc = KV_E_BUSY;
+    uint64_t begun = kv_now_ns(&pg->env);
     for (unsigned tries = 1; tries <= KV_PG_TRIES; tries++) {
         rc = one_try(pg, name, fn, ctx, info, &in_doubt);
         if (rc == KV_OK || in_doubt || !pg->again) {
@@ -145,9 +157,11 @@ KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, st
         }
         if (tries < KV_PG_TRIES) {
             pg->stats.retries++;
+            kv_pg_count_tx(name, KV_PG_RETRY, 1);
             pause_before(pg, tries);
         }
     }
+    count(pg, name, rc, begun);
     if (ret_in_doubt != NULL) {
         *ret_in_doubt = in_doubt;
     }

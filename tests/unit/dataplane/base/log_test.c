@@ -234,3 +234,50 @@ Test(log, levels_for_a_while_are_bounded)
     cr_assert(eq(int, kv_log_override("m3", KV_LOG_WARN, 0), KV_OK));
     cr_assert(eq(int, kv_log_override("one-more", KV_LOG_DEBUG, 60), KV_OK));
 }
+
+static void expect_line(const char *end)
+{
+    char text[8192];
+    ssize_t len = read(reading_end, text, sizeof text - 1);
+    cr_assert(gt(long, len, 0));
+    text[len] = '\0';
+    const char *level = strstr(text, " level=");
+    cr_assert(eq(int, strncmp(text, "ts=", 3), 0));
+    cr_assert(level != NULL);
+    cr_assert(eq(str, (char *)level + 1, (char *)end));
+}
+
+Test(log, logfmt_quotes_only_what_needs_it)
+{
+    struct kv_id id = {0};
+    kv_log_set_format(KV_LOG_LOGFMT);
+    kv_log(KV_LOG_INFO, "http", "request", KV_FT("route", "/v1/sessions/{}"), KV_FU("status", 200), KV_FB("ok", true),
+           KV_FT("why", "two words"), KV_FT("empty", ""), KV_FT("none", NULL), KV_FID("session", "ses", &id));
+    expect_line("level=info module=http event=request route=/v1/sessions/{} status=200 ok=true why=\"two words\" "
+                "empty=\"\" none=null session=ses_00000000000000000000000000\n");
+}
+
+Test(log, logfmt_value_cannot_end_its_line_or_look_like_a_field)
+{
+    kv_log_set_format(KV_LOG_LOGFMT);
+    kv_log(KV_LOG_WARN, "a", "b", KV_FT("text", "x\nlevel=error \"quoted\" a=b"));
+    expect_line("level=warn module=a event=b text=\"x\\nlevel=error \\\"quoted\\\" a=b\"\n");
+}
+
+Test(log, logfmt_line_that_is_too_long_says_so)
+{
+    char big[300];
+    memset(big, 'x', sizeof big - 1);
+    big[sizeof big - 1] = '\0';
+    kv_log_set_format(KV_LOG_LOGFMT);
+    kv_log(KV_LOG_INFO, "a", "b", KV_FT("t0", big), KV_FT("t1", big), KV_FT("t2", big), KV_FT("t3", big),
+           KV_FT("t4", big), KV_FT("t5", big), KV_FT("t6", big), KV_FT("t7", big), KV_FT("t8", big), KV_FT("t9", big),
+           KV_FT("ta", big), KV_FT("tb", big), KV_FT("tc", big), KV_FT("td", big), KV_FT("te", big), KV_FT("tf", big),
+           KV_FT("tg", big));
+    char text[8192];
+    ssize_t len = read(reading_end, text, sizeof text - 1);
+    cr_assert(gt(long, len, 0));
+    text[len] = '\0';
+    cr_assert(le(long, len, (long)KV_MAX_LOG_LINE_BYTES));
+    cr_assert(eq(str, (char *)text + len - strlen(" truncated=true\n"), " truncated=true\n"));
+}
