@@ -35,7 +35,7 @@ struct route_series {
 };
 
 static struct route_series routes[ROUTES_MAX];
-static struct kv_metric *rejects[REJECTS], *queue_wait;
+static struct kv_metric *rejects[REJECTS], *queue_wait, *dropped;
 
 /* 0 is `other`; a row of the table is its place plus one. */
 static unsigned index_of(const struct kv_req *req)
@@ -105,6 +105,7 @@ void kv_http_metrics_init(void)
         snprintf(labels, sizeof labels, "reason=\"%s\"", reject_names[i]);
         rejects[i] = kv_metric_counter("kvrun_http_rejects_total", "Requests refused before a handler", labels);
     }
+    dropped = kv_metric_counter("kvrun_events_dropped_total", "Events that readers were too slow for", NULL);
     queue_wait = kv_metric_histogram("kvrun_service_wait_seconds", "Time a request waited for a service thread", NULL,
                                      seconds_bounds, COUNT_OF(seconds_bounds));
     const struct kv_req other = {.route = NULL};
@@ -154,6 +155,11 @@ void kv_http_count(struct kv_req *req, uint64_t sent, uint64_t now_ns)
     if (is_logged(req)) {
         log_request(req, sent, took_ns);
     }
+}
+
+void kv_http_count_dropped(uint64_t events)
+{
+    kv_metric_add(dropped, events);
 }
 
 void kv_http_count_wait(uint64_t queue_ns)

@@ -149,7 +149,7 @@ static const char *const level_names[] = {"debug", "info", "warn", "error"};
 
 static struct {
     struct kv_metric *ready[KV_READY_CHECKS], *resident, *virtual_size, *cpu, *open_fds, *max_fds;
-    struct kv_metric *connections[LISTENERS], *connections_limit, *suspended, *queue_depth, *queue_limit;
+    struct kv_metric *connections[LISTENERS], *connections_limit, *suspended, *queue_depth, *queue_limit, *subscribers;
     struct kv_metric *log[LEVELS];
     uint64_t logged[LEVELS]; /* what the counters have; under the registry's print lock */
     bool info_set;
@@ -234,6 +234,7 @@ static void refresh_listeners(struct kv_httpd *httpd)
     kv_metric_set(gauges.connections_limit, httpd->conf.connections);
     kv_metric_set(gauges.suspended, atomic_load(&httpd->running));
     kv_metric_set(gauges.queue_depth, httpd->line == NULL ? 0 : (double)kv_line_len(httpd->line));
+    kv_metric_set(gauges.subscribers, httpd->parking == NULL ? 0 : (double)kv_parking_streams(httpd->parking));
     kv_metric_set(gauges.queue_limit, (double)KV_MAX_SERVICE_QUEUE);
 }
 
@@ -293,6 +294,7 @@ static void register_listeners(void)
     gauges.suspended =
         kv_metric_gauge("kvrun_http_suspended", "Requests that wait for a service thread or are served by one", NULL);
     gauges.queue_depth = kv_metric_gauge("kvrun_service_queue_depth", "Requests that wait for a service thread", NULL);
+    gauges.subscribers = kv_metric_gauge("kvrun_events_subscribers", "Streams of events that are open", NULL);
     gauges.queue_limit = kv_metric_gauge("kvrun_service_queue_limit", "Requests that may wait at once", NULL);
 }
 

@@ -12,6 +12,7 @@
 
 #include "dataplane/base/mem.h"
 #include "server/http/codec.h"
+#include "server/http/count.h"
 #include "server/http/parking_int.h"
 #include "server/http/reaper.h"
 
@@ -116,6 +117,7 @@ static void write_end(struct kv_stream *stream, enum stream_end end, uint64_t dr
     static const char *const reasons[] = {
         [END_TIME] = "time", [END_KEY] = "key", [END_SHUTDOWN] = "shutdown", [END_GONE] = "shutdown"};
     if (end == END_LAGGED) {
+        kv_http_count_dropped(dropped);
         kv_buf_printf(&stream->out, "event: lagged\ndata: {\"dropped\":%" PRIu64 "}\n\n", dropped);
     } else {
         kv_buf_printf(&stream->out, "event: bye\ndata: {\"reason\":\"%s\"}\n\n", reasons[end]);
