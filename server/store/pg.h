@@ -68,7 +68,7 @@ void kv_pg_stats(const struct kv_pg *pg, struct kv_pg_stats *ret_stats);
 /* Rules for every kv_store_… function:
  *  - one statement (or two); those that write must run inside kv_pg_tx (else KV_E_INTERNAL), those that read may run
  * outside;
- *  - KV_E_DB_UNAVAILABLE no connection · KV_E_NO_SPACE the database's disk is full · KV_E_BUSY a lock or statement
+ *  - KV_E_DB_UNAVAILABLE no connection · KV_E_DB_FULL its disk is full · KV_E_BUSY a lock or statement
  * timeout, or "run it again" inside a transaction (kv_pg_tx does) · KV_E_STALE what was to be replaced is not what was
  * seen · KV_E_INVALID_STATE a constraint of the schema refused it · KV_E_NOT_FOUND / KV_E_MISSING no such row ·
  * KV_E_CORRUPT a row that cannot be;

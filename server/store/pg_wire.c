@@ -115,7 +115,7 @@ static void note_pooler(struct kv_pg *pg, const char *state)
 static KV_RC explain_shortage(const char *state, struct kv_errinfo *info)
 {
     if (strcmp(state, "53100") == 0) {
-        return kv_fail(info, KV_E_NO_SPACE, "the database's disk is full: free space there; nothing was changed");
+        return kv_fail(info, KV_E_DB_FULL, "the database's disk is full: free space there; nothing was changed");
     }
     return kv_fail(info, KV_E_BUSY, "the database is short of memory or at a limit of its own; repeat the request");
 }

@@ -377,7 +377,7 @@ static void expect_shortage(const char *state, enum kv_err expected)
 
 Test(pg, full_disk_is_said_and_the_connection_stays)
 {
-    expect_shortage("53100", KV_E_NO_SPACE);
+    expect_shortage("53100", KV_E_DB_FULL);
 }
 
 Test(pg, other_shortages_are_busy_and_the_connection_stays)
