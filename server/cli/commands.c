@@ -149,19 +149,28 @@ static const struct cli_column tier_columns[] = {COL("NAME", "name"),
                                                  COL("OBJECTS", "objects"),
                                                  WIDE("REASON", "reason"),
                                                  LAST};
-static const struct cli_column engine_columns[] = {
-    COL("ID", "id"),        COL("NAME", "name"),         COL("KIND", "kind"),
-    COL("STATE", "state"),  COL("MODEL", "model.id"),    WHEN("LEASE", "lease_expires_at"),
-    WIDE("POOLS", "pools"), WIDE("TENANT", "tenant_id"), LAST};
+static const struct cli_column engine_columns[] = {COL("ID", "id"),
+                                                   COL("NAME", "name"),
+                                                   COL("KIND", "kind"),
+                                                   COL("MODEL", "model.id"),
+                                                   WHEN("LEASE", "lease_expires_at"),
+                                                   WIDE("POOLS", "pools"),
+                                                   WIDE("TENANT", "tenant_id"),
+                                                   LAST};
 static const struct cli_column operation_columns[] = {COL("ID", "id"),
                                                       COL("KIND", "kind"),
-                                                      COL("DONE", "done"),
+                                                      COL("STATE", "state"),
                                                       COL("PHASE", "metadata.phase"),
                                                       WHEN("CREATED", "created_at"),
                                                       WHEN_WIDE("EXPIRES", "expires_at"),
                                                       LAST};
-static const struct cli_column version_columns[] = {COL("VERSION", "version"), WHEN("CREATED", "created_at"),
-                                                    COL("BY", "actor"), LAST};
+static const struct cli_column version_columns[] = {COL("VERSION", "version"),
+                                                    WHEN("CREATED", "created_at"),
+                                                    COL("BY", "created_role"),
+                                                    COL("LOOSENS", "loosens"),
+                                                    WIDE("KEY", "created_by"),
+                                                    WIDE("SHA-256", "sha256"),
+                                                    LAST};
 static const struct cli_column event_columns[] = {COL("ID", "id"),
                                                   WHEN("AT", "at"),
                                                   COL("EVENT", "event"),
@@ -200,9 +209,17 @@ static const struct cli_flag keys_update[] = {
     KIND(CLI_FUTURE, "expires", "WHEN", CLI_BODY, "expires_at", "sooner: 30d, or a time"),
     KIND(CLI_WORDS, "cidr", "RANGE", CLI_BODY, "cidrs", "addresses that it may come from; may be repeated"), END};
 static const struct cli_flag policies_eval[] = {
-    TEXT("action", "ACTION", CLI_LOCAL, NULL, "offload, restore, ..."),
-    TEXT("session", "SESSION", CLI_LOCAL, NULL, "for this session"),
-    TEXT("file", "FILE", CLI_LOCAL, NULL, "the whole request as JSON; - is standard input"), END};
+    WORD("action", "offload|restore|lookup|session|erase", CLI_BODY, "ask.action", "what is to be judged"),
+    TEXT("session", "SESSION", CLI_BODY, "session_id", "with the facts of this session"),
+    TEXT("class", "CLASS", CLI_BODY, "ask.class", "in this class"),
+    TEXT("model", "MODEL", CLI_BODY, "ask.model", "of this model"),
+    TEXT("region", "REGION", CLI_BODY, "ask.region", "in this region"),
+    KIND(CLI_NUMBER, "block-bytes", "N", CLI_BODY, "ask.block_bytes", "a block of this size"),
+    WORD("basis", "gdpr_art17|retention|contract|other", CLI_BODY, "ask.basis", "of an erasure: on what ground"),
+    TEXT("policy", "FILE", CLI_LOCAL, NULL, "and what it would say with this policy"),
+    END};
+static const struct cli_flag policies_replay[] = {
+    KIND(CLI_NUMBER, "last", "N", CLI_BODY, "last", "how many decisions: 200"), END};
 static const struct cli_flag sessions_ls[] = {
     STATE_FILTER,
     LABEL_FILTER,
@@ -261,14 +278,12 @@ static const struct cli_flag audit_ls[] = {AUDIT_FILTERS, END};
 static const struct cli_flag audit_tail[] = {LETTER('n', "lines", "N", "how many at first: 10", NULL),
                                              LETTER('f', "follow", NULL, "and those that come", NULL), AUDIT_FILTERS,
                                              END};
-static const struct cli_flag audit_verify[] = {KIND(CLI_NUMBER, "from", "INDEX", CLI_BODY, "from", "first entry"),
-                                               KIND(CLI_NUMBER, "to", "INDEX", CLI_BODY, "to", "entry after the last"),
-                                               SWITCH("full", CLI_BODY, "full", "every leaf from its source"), END};
+static const struct cli_flag audit_export[] = {KIND(CLI_NUMBER, "from", "INDEX", CLI_QUERY, "from", "first entry"),
+                                               KIND(CLI_NUMBER, "to", "INDEX", CLI_QUERY, "to", "entry after the last"),
+                                               END};
 static const struct cli_flag config_show_flags[] = {
-    SWITCH("origin", CLI_LOCAL, NULL, "where each value comes from; it is always shown"),
-    {0},
-};
-
+    SWITCH("origin", CLI_LOCAL, NULL, "where each value comes from, as always"), END};
+static const struct cli_flag ops_ls[] = {STATE_FILTER, TEXT("kind", "KIND", CLI_QUERY, "kind", "of this kind"), END};
 static const struct cli_flag events_flags[] = {
     LETTER('f', "follow", NULL, "stay, and print what comes", NULL),
     LETTER('n', "count", "N", "end after so many", NULL),
@@ -353,7 +368,9 @@ const struct cli_command cli_commands[] = {
         .run = cli_policy_diff),
     ROW("policies eval", "", "what the policy says to an action", CLI_TENANT, POST("/v1/policies:evaluate"),
         .flags = policies_eval, .run = cli_policy_eval),
-    ROW("policies versions", "", "the versions there were", CLI_TENANT | CLI_LISTS, .method = "GET",
+    ROW("policies replay", "FILE", "what the last decisions would have been with this policy", CLI_TENANT,
+        POST("/v1/policies:dry-run"), .flags = policies_replay, .run = cli_policy_diff),
+    ROW("policies versions", "", "the versions there were", CLI_TENANT | CLI_LISTS, GET("/v1/platform/policy/versions"),
         .tenant_target = "/v1/tenants/{t}/policy/versions", .columns = version_columns),
 
     ROW("sessions ls", "", "sessions", CLI_LISTS, GET("/v1/sessions"), .flags = sessions_ls,
@@ -379,7 +396,8 @@ const struct cli_command cli_commands[] = {
     ROW("erasures get", "ERASURE", "one erasure", CLI_WAITS, GET("/v1/erasures/{0}")),
     ROW("erasures cancel", "ERASURE", "call it back, as long as that is possible", CLI_IDEMPOTENT,
         POST("/v1/erasures/{0}:cancel")),
-    ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .columns = certificate_columns),
+    ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .flags = certs_export,
+        .columns = certificate_columns),
     ROW("certs get", "CERTIFICATE", "one certificate, by its id or its erasure's", CLI_FILES,
         GET("/v1/certificates/{0}"), .flags = certs_get, .run = cli_cert_get),
     ROW("certs verify", "FILE", "check a certificate, without a server", 0, POST("/v1/certificates:verify"),
@@ -392,9 +410,9 @@ const struct cli_command cli_commands[] = {
     ROW("audit tail", "", "the last entries", 0, GET("/v1/audit/entries"), .flags = audit_tail,
         .columns = entry_columns, .run = cli_audit_tail),
     ROW("audit verify", "", "let the server check its log, leaf by leaf", CLI_IDEMPOTENT, POST("/v1/audit:verify"),
-        .flags = audit_verify, .run = cli_audit_verify),
+        .run = cli_audit_verify),
     ROW("audit export", "", "the log as tiles, a tar archive", CLI_FILES, GET("/v1/audit:export"),
-        .run = cli_audit_export),
+        .flags = audit_export, .run = cli_audit_export),
 
     ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS | CLI_WHOLE, GET("/v1/tiers"), .columns = tier_columns),
     ROW("tiers get", "TIER", "one tier", 0, GET("/v1/tiers/{0}")),
@@ -403,7 +421,8 @@ const struct cli_command cli_commands[] = {
     ROW("engines get", "ENGINE", "one engine", 0, GET("/v1/engines/{0}")),
     ROW("events", "", "what happened; with --follow, what happens", 0, GET("/v1/events"), .flags = events_flags,
         .columns = event_columns, .run = cli_events),
-    ROW("ops ls", "", "long-running operations", CLI_LISTS, GET("/v1/operations"), .columns = operation_columns),
+    ROW("ops ls", "", "long-running operations", CLI_LISTS, GET("/v1/operations"), .flags = ops_ls,
+        .columns = operation_columns),
     ROW("ops get", "OPERATION", "one operation", 0, GET("/v1/operations/{0}")),
     ROW("ops wait", "OPERATION", "until it is done; exits as its error says", 0, GET("/v1/operations/{0}"),
         .run = cli_op_wait),

@@ -137,9 +137,49 @@ void cli_unknown_command(int argc, char *const *argv)
     }
 }
 
+/* --- the table as data, for tools and for the test that holds it to the contract ---------------------------------- */
+
+static json_t *flag_json(const struct cli_flag *flag)
+{
+    static const char *const places[] = {[CLI_LOCAL] = "local", [CLI_QUERY] = "query", [CLI_BODY] = "body"};
+    return json_pack("{s:s, s:s?, s:s, s:s?, s:s, s:s?}", "name", flag->name, "value", flag->value, "place",
+                     places[flag->place], "member", flag->member, "help", flag->help, "words", flag->words);
+}
+
+static json_t *command_json(const struct cli_command *command)
+{
+    const struct cli_flag *flag = NULL;
+    json_t *flags = json_array(), *columns = json_array();
+    for (size_t i = 0; (flag = cli_flag_at(command, i)) != NULL; i++) {
+        (void)json_array_append_new(flags, flag_json(flag));
+    }
+    for (size_t i = 0; command->columns != NULL && command->columns[i].title != NULL; i++) {
+        (void)json_array_append_new(columns, json_string(command->columns[i].member));
+    }
+    return json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:s?, s:s?, s:b, s:b, s:o, s:o}", "name", command->name, "args",
+                     command->args, "help", command->help, "method", command->method, "target", command->target,
+                     "tenant_target", command->tenant_target, "arg_member", command->arg_member, "pages",
+                     (command->traits & CLI_LISTS) != 0 && (command->traits & CLI_WHOLE) == 0, "dry_run",
+                     (command->traits & CLI_DRY) != 0, "flags", flags, "columns", columns);
+}
+
+static int help_json(struct cli *cli)
+{
+    json_t *all = json_array();
+    for (size_t i = 0; cli_commands[i].name != NULL; i++) {
+        (void)json_array_append_new(all, command_json(&cli_commands[i]));
+    }
+    int code = cli_show(cli, all);
+    json_decref(all);
+    return code;
+}
+
 int cli_help(struct cli *cli)
 {
     int words = 0;
+    if (cli->format == CLI_JSON || cli->format == CLI_JSONL) {
+        return help_json(cli);
+    }
     if (cli->arg_count == 0) {
         cli_help_all(stdout);
         return CLI_OK;

@@ -80,6 +80,11 @@ static bool is_one_of(const char *word, const char *const *words)
 static int end_of_operation(const struct cli *cli)
 {
     const json_t *error = json_object_get(cli->answer, "error");
+    const char *state = json_string_value(json_object_get(cli->answer, "state"));
+    if (state != NULL && strcmp(state, "canceled") == 0) {
+        fputs("kvrun: it was canceled\n", stderr);
+        return CLI_NEGATIVE;
+    }
     return json_is_object(error) ? cli_problem(cli, error, 500, false) : CLI_OK;
 }
 
@@ -102,7 +107,7 @@ static int end_of_erasure(const struct cli *cli)
 int cli_wait(struct cli *cli, const char *id)
 {
     char path[128], name[40];
-    bool operation = strncmp(id, "op_", 3) == 0;
+    bool operation = strncmp(id, "opr_", 4) == 0;
     uint64_t end = now_ms() + (cli->timeout_ms == 0 ? WAIT_MS : cli->timeout_ms);
     snprintf(name, sizeof name, "%.39s", id);
     snprintf(path, sizeof path, "/v1/%s/%s", operation ? "operations" : "erasures", name);
@@ -110,8 +115,7 @@ int cli_wait(struct cli *cli, const char *id)
         uint64_t now = now_ms();
         uint64_t left_s = end > now ? (end - now) / 1000u : 0;
         unsigned step = left_s < STEP_S ? (unsigned)left_s : STEP_S;
-        struct cli_request request = {
-            .method = "GET", .path = path, .wait_s = operation ? step : 0, .timeout_ms = (step + 15) * 1000u};
+        struct cli_request request = {.method = "GET", .path = path, .wait_s = step, .timeout_ms = (step + 15) * 1000u};
         int code = cli_ask(cli, &request);
         if (code != CLI_OK) {
             return code;
@@ -145,7 +149,7 @@ static int wait_for_answer(struct cli *cli)
 {
     char id[64];
     snprintf(id, sizeof id, "%s", id_of(cli->answer));
-    bool known = strncmp(id, "op_", 3) == 0 || strncmp(id, "era_", 4) == 0;
+    bool known = strncmp(id, "opr_", 4) == 0 || strncmp(id, "era_", 4) == 0;
     return cli->wait && !cli->dry_run && known ? cli_wait(cli, id) : CLI_OK;
 }
 

@@ -121,11 +121,12 @@ static int verify_online(struct cli *cli)
     struct kv_buf bundle KV_CLEANUP(kv_buf_done);
     kv_buf_init(&bundle, BUNDLE_MAX + 8192);
     int code = cli_read_file(cli->args[0], BUNDLE_MAX, &bundle);
+    bool is_jws = bundle.len > 2 && memcmp(bundle.data, "eyJ", 3) == 0; /* {" in base64url */
     if (code == CLI_OK) {
         struct cli_request request = {.method = "POST",
                                       .path = cli->command->target,
                                       .body = bundle.data == NULL ? "" : (const char *)bundle.data,
-                                      .content_type = "text/plain"};
+                                      .content_type = is_jws ? "application/jose" : "text/plain"};
         code = cli_ask(cli, &request);
     }
     code = code != CLI_OK ? code : cli_show(cli, cli->answer);

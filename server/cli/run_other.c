@@ -64,7 +64,8 @@ int cli_key_create(struct cli *cli)
 /* --- policies ------------------------------------------------------------------------------------------------------
  */
 
-static int read_json(const struct cli *cli, const char *file, json_t **ret_json)
+/* A policy from a file: its text, or what `policies get --json` printed, with the version around it. */
+static int read_policy(const struct cli *cli, const char *file, json_t **ret_json)
 {
     json_error_t error;
     struct kv_buf text KV_CLEANUP(kv_buf_done);
@@ -73,8 +74,18 @@ static int read_json(const struct cli *cli, const char *file, json_t **ret_json)
     if (code != CLI_OK) {
         return code;
     }
-    *ret_json = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
-    return *ret_json != NULL ? CLI_OK : cli_usage_error(cli, "%s line %d: %s", file, error.line, error.text);
+    json_t *json = json_loadb((const char *)text.data, text.len, JSON_REJECT_DUPLICATES, &error);
+    if (json == NULL) {
+        return cli_usage_error(cli, "%s line %d: %s", file, error.line, error.text);
+    }
+    json_t *inner = json_object_get(json, "policy");
+    if (inner != NULL && json_object_get(json, "sha256") != NULL) {
+        json_incref(inner);
+        json_decref(json);
+        json = inner;
+    }
+    *ret_json = json;
+    return CLI_OK;
 }
 
 /* The policy is put in the place of the one that was seen: the revision goes along. */
@@ -86,7 +97,7 @@ int cli_policy_set(struct cli *cli)
     kv_buf_init(&path, CLI_PATH_SIZE);
     kv_buf_init(&get, CLI_PATH_SIZE);
     int code = cli_target(cli, &path);
-    code = code != CLI_OK ? code : read_json(cli, cli->args[0], &policy);
+    code = code != CLI_OK ? code : read_policy(cli, cli->args[0], &policy);
     if (code == CLI_OK && !cli_given(cli, "if-match")) {
         kv_buf_append(&get, path.data, strcspn((const char *)path.data, "?"));
         struct cli_request request = {.method = "GET", .path = (const char *)get.data};
@@ -124,15 +135,18 @@ static int post(struct cli *cli, json_t *body)
     return code;
 }
 
+/* Of diff and replay: the policy goes into a member beside the flags. */
 int cli_policy_diff(struct cli *cli)
 {
     json_t *policy = NULL, *body = NULL;
-    int code = read_json(cli, cli->args[0], &policy);
+    const char *member = strcmp(cli->command->name, "policies diff") == 0 ? "to" : "policy";
+    int code = read_policy(cli, cli->args[0], &policy);
+    code = code != CLI_OK ? code : cli_body(cli, &body);
     if (code != CLI_OK) {
+        json_decref(policy);
         return code;
     }
-    body = json_object();
-    (void)json_object_set_new(body, "policy", policy);
+    (void)json_object_set_new(body, member, policy);
     if (tenant_of(cli) != NULL) {
         (void)json_object_set_new(body, "tenant_id", json_string(tenant_of(cli)));
     }
@@ -143,23 +157,23 @@ int cli_policy_diff(struct cli *cli)
 /* 1 when the answer is deny, so that a script can ask. */
 int cli_policy_eval(struct cli *cli)
 {
-    json_t *body = NULL;
-    int code = CLI_OK;
-    if (cli_given(cli, "file")) {
-        code = read_json(cli, cli_text(cli, "file"), &body);
-    } else if (cli_given(cli, "action")) {
-        body = json_object();
-        (void)json_object_set_new(body, "action", json_string(cli_text(cli, "action")));
-        if (cli_given(cli, "session")) {
-            (void)json_object_set_new(body, "session_id", json_string(cli_text(cli, "session")));
-        }
-    } else {
-        code = cli_usage_error(cli, "what is to be judged? give --action, or --file");
+    json_t *body = NULL, *policy = NULL;
+    if (!cli_given(cli, "action")) {
+        return cli_usage_error(cli, "what is to be judged? give --action");
     }
-    if (code == CLI_OK && tenant_of(cli) != NULL && json_object_get(body, "tenant_id") == NULL) {
+    int code = cli_given(cli, "policy") ? read_policy(cli, cli_text(cli, "policy"), &policy) : CLI_OK;
+    code = code != CLI_OK ? code : cli_body(cli, &body);
+    if (code != CLI_OK) {
+        json_decref(policy);
+        return code;
+    }
+    if (policy != NULL) {
+        (void)json_object_set_new(body, "policy", policy);
+    }
+    if (tenant_of(cli) != NULL) {
         (void)json_object_set_new(body, "tenant_id", json_string(tenant_of(cli)));
     }
-    code = code != CLI_OK ? code : post(cli, body);
+    code = post(cli, body);
     code = code != CLI_OK ? code : cli_show(cli, cli->answer);
     const char *decision = json_string_value(json_object_get(cli->answer, "decision"));
     return code != CLI_OK ? code : decision != NULL && strcmp(decision, "deny") == 0 ? CLI_NEGATIVE : CLI_OK;
@@ -170,11 +184,9 @@ int cli_policy_eval(struct cli *cli)
 
 int cli_audit_verify(struct cli *cli)
 {
-    json_t *body = NULL;
-    int code = cli_body(cli, &body);
-    code = code != CLI_OK ? code : post(cli, body);
+    int code = post(cli, json_object());
     const char *id = json_string_value(json_object_get(cli->answer, "id"));
-    if (code == CLI_OK && id != NULL && strncmp(id, "op_", 3) == 0) {
+    if (code == CLI_OK && id != NULL && strncmp(id, "opr_", 4) == 0) {
         char name[64];
         snprintf(name, sizeof name, "%s", id);
         code = cli_wait(cli, name);

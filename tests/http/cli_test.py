@@ -244,18 +244,18 @@ class Requests(WithCanned):
         self.assertEqual(len(Canned.asked), 2)
 
     def test_waiting_ends_as_the_operation_does(self):
-        path = "/v1/operations/op_1"
-        Canned.answers[path] = (200, {"id": "op_1", "done": True, "response": {}}, {})
-        self.assertEqual(self.kvrun("ops", "wait", "op_1").returncode, 0)
+        path = "/v1/operations/opr_1"
+        Canned.answers[path] = (200, {"id": "opr_1", "done": True, "response": {}}, {})
+        self.assertEqual(self.kvrun("ops", "wait", "opr_1").returncode, 0)
         for code, status, exit_code in (("internal", 500, 1), ("not_found", 404, 3), ("busy", 503, 6),
                                         ("corrupt", 500, 7), ("irreversible", 409, 5)):
-            Canned.answers[path] = (200, {"id": "op_1", "done": True,
+            Canned.answers[path] = (200, {"id": "opr_1", "done": True,
                                           "error": {"code": code, "status": status, "detail": "why"}}, {})
-            done = self.kvrun("ops", "wait", "op_1")
+            done = self.kvrun("ops", "wait", "opr_1")
             self.assertEqual(done.returncode, exit_code, code)
             self.assertIn("why", done.stderr)
-        Canned.answers[path] = (200, {"id": "op_1", "done": False}, {})
-        done = self.kvrun("ops", "wait", "op_1", "--timeout", "1s")
+        Canned.answers[path] = (200, {"id": "opr_1", "done": False}, {})
+        done = self.kvrun("ops", "wait", "opr_1", "--timeout", "1s")
         self.assertEqual(done.returncode, 6)
         self.assertIn("goes on", done.stderr)
 
@@ -289,6 +289,43 @@ class Requests(WithCanned):
         self.assertEqual(self.kvrun("audit", "export", "-o", "other.tar").returncode, 4)
         self.assertFalse(pathlib.Path(self.folder, "other.tar").exists())
 
+    def test_a_canceled_operation_is_no_success(self):
+        Canned.answers["/v1/operations/opr_1"] = (200, {"id": "opr_1", "done": True, "state": "canceled"}, {})
+        self.assertEqual(self.kvrun("ops", "wait", "opr_1").returncode, 1)
+
+    def test_a_judgement_is_an_exit_code(self):
+        for decision, code in (("allow", 0), ("deny", 1)):
+            Canned.answers["/v1/policies:evaluate"] = (200, {"decision": decision, "reasons": []}, {})
+            done = self.kvrun("policies", "eval", "--action", "offload", "--model", "m", "--tenant", "ten_1")
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertEqual(json.loads(Canned.asked[-1][3]),
+                             {"ask": {"action": "offload", "model": "m"}, "tenant_id": "ten_1"})
+        self.assertEqual(self.kvrun("policies", "eval").returncode, 2)
+
+    def test_events_are_read_as_they_come_and_counted(self):
+        stream = (b": hb\n\nid: 7.1\nevent: session.created\ndata: {\"at\":\"2026-01-01T00:00:00.000000Z\","
+                  b"\"session_id\":\"ses_1\"}\n\nid: 7.2\r\nevent: erasure.state\r\ndata: {\"state\":\"fenced\"}\r\n\r\n"
+                  b"id: 7.3\nevent: bye\ndata: {}\n\n")
+        Canned.answers["/v1/events"] = (200, stream, {"Content-Type": "text/event-stream"})
+        done = self.kvrun("events", "--follow", "--count", "2", "-o", "jsonl", "--after", "7.0")
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual([(line["id"], line["event"]) for line in lines],
+                         [("7.1", "session.created"), ("7.2", "erasure.state")])
+        self.assertIn("after=7.0", Canned.asked[0][1])
+        done = self.kvrun("events", "--follow", "--count", "3", "-o", "jsonl")  # after bye it comes back
+        self.assertEqual((done.returncode, len(done.stdout.splitlines())), (0, 3), done.stderr)
+        self.assertIn("after=7.3", Canned.asked[-1][1])
+
+    def test_hints_of_problems_are_commands(self):
+        text = pathlib.Path(rig.options.source, "server/http/problem_text.def").read_text()
+        hints = set(re.findall(r"kvrun ((?:[a-z]+ ?){1,3})", text))
+        self.assertTrue(hints)
+        for hint in hints:
+            words = hint.split()
+            known = any(self.kvrun("help", *words[:n]).returncode == 0 for n in range(len(words), 0, -1))
+            self.assertTrue(known, f"kvrun {hint}")
+
     def test_quiet_says_nothing(self):
         Canned.answers["/v1/status"] = (200, {"state": "up"}, {})
         done = self.kvrun("status", "-q")
@@ -296,9 +333,9 @@ class Requests(WithCanned):
 
     def test_a_signal_ends_it(self):
         for number in (signal.SIGINT, signal.SIGTERM):
-            Canned.answers["/v1/operations/op_1"] = (200, {"id": "op_1", "done": False}, {})
+            Canned.answers["/v1/operations/opr_1"] = (200, {"id": "opr_1", "done": False}, {})
             asked = len(Canned.asked)
-            process = subprocess.Popen([rig.options.kvrun, "ops", "wait", "op_1"], stdout=subprocess.DEVNULL,
+            process = subprocess.Popen([rig.options.kvrun, "ops", "wait", "opr_1"], stdout=subprocess.DEVNULL,
                                        env=environment(KVRUN_ADDR="127.0.0.1:%d" % self.http.server_port))
             rig.wait_for("the first question", lambda: len(Canned.asked) > asked)
             process.send_signal(number)

@@ -243,7 +243,7 @@ Test(request, values_that_are_none_are_usage_errors, .init = quiet)
 {
     static const char *const lines[] = {
         "tenants create a --label x",          "tenants create a --label =x", "sessions create --ttl soon",
-        "sessions pin ses_1 --until tomorrow", "tenants update ten_1",        "audit verify --from 1.5",
+        "sessions pin ses_1 --until tomorrow", "tenants update ten_1",        "policies eval --block-bytes 1.5",
         "tenants create a --display-name \xff"};
     for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
         json_t *json = NULL;
