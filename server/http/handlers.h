@@ -21,6 +21,8 @@ kv_handler kv_h_session_create, kv_h_session_get, kv_h_session_list, kv_h_sessio
 extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_session[], kv_q_sessions[];
 kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
+kv_handler kv_h_events;
+extern const struct kv_field kv_q_events[];
 kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;
 
 kv_handler kv_h_tier_get, kv_h_engine_list, kv_h_engine_get;

@@ -187,7 +187,12 @@ static bool happened(struct kv_parking *parking, struct kv_req *req)
 {
     struct kv_event_record record;
     bool lost = false;
-    return kv_events_read(parking->events, &req->park.filter, &req->park.after, &record, 1, &lost) > 0 || lost;
+    uint64_t position = req->park.after;
+    if (kv_events_read(parking->events, &req->park.filter, &position, &record, 1, &lost) > 0 || lost) {
+        return true; /* and the continuation finds it where this did */
+    }
+    req->park.after = position;
+    return false;
 }
 
 bool kv_parking_take(struct kv_parking *parking, struct kv_req *req)

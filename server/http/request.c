@@ -253,7 +253,7 @@ static void take_accept(struct kv_req *req, const char *accept)
     req->accepts_text = lists(accept == NULL ? "" : accept, "text/plain");
     req->accepts_jose = lists(accept == NULL ? "" : accept, "application/jose");
     req->accepts_html = lists(accept == NULL ? "" : accept, "text/html");
-    req->accepts_events = lists(accept == NULL ? "" : accept, "text/event-stream");
+    req->accepts_events = any || lists(accept, "text/event-stream");
 }
 
 /* One preference (RFC 7240): true when it is wait with a whole number, which may stand in quotes. What cannot be

@@ -72,6 +72,8 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/tiers/{}", O | V | T, API, kv_h_tier_get, NULL},
     {"POST", "/v1/tiers/dram:drain", O, API | OPTIONAL_BODY, kv_h_tier_drain, NULL},
 
+    {"GET", "/v1/events", O | T | A | V, API | STREAM | ANY_ACCEPT, kv_h_events, kv_q_events},
+
     {"POST", "/v1/sessions", T | E, API | TENANT | ONCE | DRY_RUN, kv_h_session_create, NULL},
     {"GET", "/v1/sessions", T | V | A, API | TENANT | LIST, kv_h_session_list, kv_q_sessions},
     {"GET", "/v1/sessions/{}", T | E | V | A, API | TENANT, kv_h_session_get, kv_q_session},
