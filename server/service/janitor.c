@@ -13,6 +13,7 @@
 
 #define RETRY_NS (1 * KV_S_NS)
 #define ONCE_EXPIRE_MAX 1000
+#define LAST_ROUNDS_MAX 256 /* of KV_STORE_USES_MAX each: all sessions that can be open */
 
 /* --- idempotency keys past their time ---------------------------------------------------------------------------- */
 
@@ -103,6 +104,17 @@ static uint64_t run_due(struct kv_svc *svc, struct step_state *states)
     return next_ns;
 }
 
+/* What is in memory alone is lost with it. */
+static void record_last_uses(struct kv_svc *svc)
+{
+    struct kv_errinfo info = {0};
+    bool more = atomic_load(&svc->quarantine) == NULL;
+    for (int rounds = 0; more && rounds < LAST_ROUNDS_MAX; rounds++) {
+        more = false;
+        KV_IGNORE(svc_use_step(svc, svc->janitor.pg, &info, &more), "without the database the log tells of transfers");
+    }
+}
+
 void *svc_janitor_main(void *arg)
 {
     struct kv_svc *svc = arg;
@@ -116,5 +128,6 @@ void *svc_janitor_main(void *arg)
             }
         }
     }
+    record_last_uses(svc);
     return NULL;
 }
