@@ -5,6 +5,8 @@
 #include "server/service/janitor.h"
 
 #include "dataplane/base/log.h"
+#include "server/service/erase_request.h"
+#include "server/service/operation_run.h"
 #include "server/service/svc_metrics.h"
 #include "server/store/store_once.h"
 
@@ -45,6 +47,8 @@ static const struct step {
     {"uses", svc_use_step, 5 * KV_S_NS}, /* before those that judge by them */
     {"idempotency", expire_once, 60 * KV_S_NS},
     {"metrics", svc_sample, 5 * KV_S_NS},
+    {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
+    {"operations", svc_operations_expire, 60 * KV_S_NS},
 };
 #define STEPS (sizeof steps / sizeof steps[0])
 
