@@ -75,11 +75,13 @@ def wait_for(what, condition, seconds=20.0):
 class Server:
     """One server with a private database in a fresh folder."""
 
-    def __init__(self, *extra, environment=None):
+    def __init__(self, *extra, environment=None, prepare=None):
         self.folder = tempfile.mkdtemp(prefix="kvh.")
         self.state = os.path.join(self.folder, "state")
         self.extra = extra
         self.environment = environment or {}
+        if prepare:
+            prepare(self.state)  # what a server before it left there
         self.log = []
         self.cluster_folder = None
         self.process = None
@@ -227,11 +229,12 @@ class Suite(unittest.TestCase):
     """`server` is there for the whole class; it must still live, and end well, when the class is done."""
 
     server_options = ()
+    environment = None
     server = None
 
     @classmethod
     def setUpClass(cls):
-        cls.server = Server(*cls.server_options)
+        cls.server = Server(*cls.server_options, environment=cls.environment)
 
     @classmethod
     def tearDownClass(cls):

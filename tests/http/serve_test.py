@@ -90,7 +90,7 @@ class Notify(unittest.TestCase):
         since = len(server.log)
         server.process.send_signal(signal.SIGUSR1)
         status = rig.wait_for("a status", lambda: [json.loads(line) for line in server.log[since:]
-                                                   if '"status"' in line])[0]
+                                                   if '"event":"status"' in line])[0]
         if status["alive"]:
             self.skipTest("a release build has no fault points")
         end = time.monotonic() + 1.5
@@ -150,7 +150,7 @@ class Reload(unittest.TestCase):
         self.file.write_text("log.level = info\n", encoding="ascii")
         self.server.process.send_signal(signal.SIGHUP)
         rig.wait_for("the level's return", lambda: [x for x in self.server.log[len(lines):] if "config-reloaded" in x])
-        self.assertFalse([x for x in self.server.log[len(lines):] if '"status"' in x])
+        self.assertFalse([x for x in self.server.log[len(lines):] if '"event":"status"' in x])
 
 
 class End(unittest.TestCase):
