@@ -171,12 +171,16 @@ static const struct cli_column version_columns[] = {COL("VERSION", "version"),
                                                     WIDE("KEY", "created_by"),
                                                     WIDE("SHA-256", "sha256"),
                                                     LAST};
-static const struct cli_column event_columns[] = {COL("ID", "id"),
-                                                  WHEN("AT", "at"),
-                                                  COL("EVENT", "event"),
-                                                  COL("STATE", "data.state"),
-                                                  COL("SUBJECT", "data.subject"),
-                                                  COL("SESSION", "data.session_id"),
+static const struct cli_column event_columns[] = {WHEN("AT", "at"),
+                                                  COL("EVENT", "type"),
+                                                  COL("STATE", "state"),
+                                                  COL("SUBJECT", "subject"),
+                                                  COL("SESSION", "session_id"),
+                                                  WIDE("NAME", "name"),
+                                                  WIDE("BLOCKS", "blocks"),
+                                                  WIDE("BYTES", "bytes"),
+                                                  WIDE("TENANT", "tenant_id"),
+                                                  WIDE("ID", "id"),
                                                   LAST};
 
 /* --- flags of single commands --------------------------------------------------------------------------------------
@@ -286,7 +290,7 @@ static const struct cli_flag config_show_flags[] = {
 static const struct cli_flag ops_ls[] = {STATE_FILTER, TEXT("kind", "KIND", CLI_QUERY, "kind", "of this kind"), END};
 static const struct cli_flag events_flags[] = {
     LETTER('f', "follow", NULL, "stay, and print what comes", NULL),
-    LETTER('n', "count", "N", "end after so many", NULL),
+    LETTER('n', "count", "N", "the last so many; with --follow, end after so many", NULL),
     TEXT("types", "LIST", CLI_QUERY, "types", "session.created,erasure.state,..."),
     TEXT("session", "SESSION", CLI_QUERY, "session_id", "about this session"),
     TEXT("of-tenant", "TENANT", CLI_QUERY, "tenant_id", "of this tenant"),

@@ -9,6 +9,8 @@
 #define LINES_USUAL 10
 #define PAUSE_S 2
 #define LINE_MAX_BYTES 65536u
+#define EVENTS_BEGIN "0000000000000000-0" /* of no process: what is kept then comes from its beginning */
+#define EVENT_PAGES_MAX 1000u
 
 /* -1: not a number, or not given: `fallback`. */
 static long number_of(const struct cli *cli, const char *flag, long fallback)
@@ -33,34 +35,37 @@ struct stream {
     struct kv_buf line;
     char id[80], event[64];
     json_t *data;
-    uint64_t left; /* 0: no end */
-    bool bye, counted;
+    uint64_t left;       /* 0: no end */
+    bool again, counted; /* again: the server ended it, and one may come back */
 };
 
 static int put_event(struct stream *stream)
 {
-    json_t *items = json_array(), *item = json_object();
-    (void)json_object_set_new(item, "id", json_string(stream->id));
-    (void)json_object_set_new(item, "event", json_string(stream->event));
-    (void)json_object_set(item, "at", json_object_get(stream->data, "at"));
-    (void)json_object_set_new(item, "data", stream->data == NULL ? json_object() : json_incref(stream->data));
-    (void)json_array_append_new(items, item);
+    json_t *items = json_array();
+    (void)json_array_append(items, stream->data);
     int code = cli_list_items(stream->cli, &stream->list, items);
     json_decref(items);
     return code;
 }
 
+static bool is_one_of(const char *word, const char *a, const char *b)
+{
+    return strcmp(word, a) == 0 || strcmp(word, b) == 0;
+}
+
 /* An empty line ends an event. */
 static bool end_event(struct stream *stream)
 {
-    bool go_on = true;
-    if (stream->event[0] != '\0' && strcmp(stream->event, "bye") != 0) {
+    bool go_on = true, ends = is_one_of(stream->event, "bye", "lagged");
+    if (is_one_of(stream->event, "resync", "lagged")) {
+        cli_note(stream->cli, "events were missed");
+    } else if (stream->event[0] != '\0' && !ends && stream->data != NULL) {
         go_on = put_event(stream) == CLI_OK;
         if (stream->counted && --stream->left == 0) {
             go_on = false;
         }
     }
-    stream->bye = stream->bye || strcmp(stream->event, "bye") == 0;
+    stream->again = stream->again || ends;
     stream->event[0] = '\0';
     json_decref(stream->data);
     stream->data = NULL;
@@ -126,7 +131,7 @@ static int follow_events(struct cli *cli, const char *path, long count)
         if (after != NULL) {
             cli_add_query(&again, "after", after);
         }
-        stream.bye = false;
+        stream.again = false;
         struct cli_request request = {.method = "GET",
                                       .path = (const char *)again.data,
                                       .accept = "text/event-stream, application/problem+json;q=0.1",
@@ -135,39 +140,47 @@ static int follow_events(struct cli *cli, const char *path, long count)
                                       .sink_ctx = &stream};
         code = cli_ask(cli, &request);
         kv_buf_done(&again);
-    } while (code == CLI_OK && stream.bye && (!stream.counted || stream.left > 0));
+    } while (code == CLI_OK && stream.again && (!stream.counted || stream.left > 0));
     json_decref(stream.data);
     kv_buf_done(&stream.line);
     return code;
 }
 
-/* The members of one event as the stream has them, whatever a poll calls them. */
-static json_t *row_of(json_t *event)
+/* One page onto `rows`; *ret_more: there may be another one after `after`. */
+static int past_page(struct cli *cli, const char *path, json_t *rows, char after[80], bool *ret_more)
 {
-    json_t *row = json_object(), *data = json_object_get(event, "data"), *type = json_object_get(event, "event");
-    (void)json_object_set(row, "id", json_object_get(event, "id"));
-    (void)json_object_set(row, "event", type != NULL ? type : json_object_get(event, "type"));
-    (void)json_object_set(row, "at", json_object_get(data != NULL ? data : event, "at"));
-    (void)json_object_set(row, "data", data != NULL ? data : event);
-    return row;
-}
-
-static int past_events(struct cli *cli, struct kv_buf *path, long count)
-{
-    struct cli_list list = {.shown = 0};
-    json_t *rows = json_array(), *item = NULL;
-    size_t index = 0;
-    cli_add_query(path, "poll", "1");
-    cli_add_query(path, "after", cli_given(cli, "after") ? cli_text(cli, "after") : "0");
-    struct cli_request request = {.method = "GET", .path = (const char *)path->data};
+    struct kv_buf page KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&page, CLI_PATH_SIZE);
+    kv_buf_text(&page, path);
+    cli_add_query(&page, "poll", "1");
+    cli_add_query(&page, "after", after);
+    struct cli_request request = {.method = "GET", .path = (const char *)page.data};
     int code = cli_ask(cli, &request);
     json_t *events = json_object_get(cli->answer, "data");
-    events = events != NULL ? events : json_object_get(cli->answer, "events");
-    json_array_foreach(events, index, item)
-    {
-        (void)json_array_append_new(rows, row_of(item));
+    const char *next = json_string_value(json_object_get(cli->answer, "next_after"));
+    *ret_more = code == CLI_OK && json_array_size(events) > 0 && next != NULL;
+    if (*ret_more) {
+        (void)json_array_extend(rows, events);
+        snprintf(after, 80, "%.79s", next);
     }
-    cli->limit = count > 0 ? (uint64_t)count : 0;
+    return code;
+}
+
+/* What is kept of the past, the last `count` of it. */
+static int past_events(struct cli *cli, const char *path, size_t count)
+{
+    struct cli_list list = {.shown = 0};
+    json_t *rows = json_array();
+    char after[80];
+    bool more = true;
+    int code = CLI_OK;
+    snprintf(after, sizeof after, "%.79s", cli_given(cli, "after") ? cli_text(cli, "after") : EVENTS_BEGIN);
+    for (unsigned page = 0; code == CLI_OK && more && page < EVENT_PAGES_MAX; page++) {
+        code = past_page(cli, path, rows, after, &more);
+    }
+    while (count > 0 && json_array_size(rows) > count) {
+        (void)json_array_remove(rows, 0);
+    }
     code = code != CLI_OK ? code : cli_list_items(cli, &list, rows);
     json_decref(rows);
     return code != CLI_OK ? code : cli_list_end(cli, &list);
@@ -183,7 +196,7 @@ int cli_events(struct cli *cli)
         return code;
     }
     return cli_given(cli, "follow") ? follow_events(cli, (const char *)path.data, count)
-                                    : past_events(cli, &path, count);
+                                    : past_events(cli, (const char *)path.data, (size_t)count);
 }
 
 /* --- the end of the audit log ------------------------------------------------------------------------------------- */

@@ -303,19 +303,17 @@ class Requests(WithCanned):
         self.assertEqual(self.kvrun("policies", "eval").returncode, 2)
 
     def test_events_are_read_as_they_come_and_counted(self):
-        stream = (b": hb\n\nid: 7.1\nevent: session.created\ndata: {\"at\":\"2026-01-01T00:00:00.000000Z\","
-                  b"\"session_id\":\"ses_1\"}\n\nid: 7.2\r\nevent: erasure.state\r\ndata: {\"state\":\"fenced\"}\r\n\r\n"
-                  b"id: 7.3\nevent: bye\ndata: {}\n\n")
+        stream = (b": hb\n\nid: a-1\nevent: session.created\ndata: {\"id\":\"a-1\",\"type\":\"session.created\"}\n\n"
+                  b"id: a-2\r\nevent: erasure.state\r\ndata: {\"id\":\"a-2\",\"type\":\"erasure.state\"}\r\n\r\n"
+                  b"id: a-3\nevent: bye\ndata: {\"reason\":\"time\"}\n\n")
         Canned.answers["/v1/events"] = (200, stream, {"Content-Type": "text/event-stream"})
-        done = self.kvrun("events", "--follow", "--count", "2", "-o", "jsonl", "--after", "7.0")
-        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        done = self.kvrun("events", "--follow", "--count", "2", "-o", "jsonl", "--after", "a-0")
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertEqual([(line["id"], line["event"]) for line in lines],
-                         [("7.1", "session.created"), ("7.2", "erasure.state")])
-        self.assertIn("after=7.0", Canned.asked[0][1])
+        self.assertEqual([json.loads(line)["id"] for line in done.stdout.splitlines()], ["a-1", "a-2"])
+        self.assertIn("after=a-0", Canned.asked[0][1])
         done = self.kvrun("events", "--follow", "--count", "3", "-o", "jsonl")  # after bye it comes back
         self.assertEqual((done.returncode, len(done.stdout.splitlines())), (0, 3), done.stderr)
-        self.assertIn("after=7.3", Canned.asked[-1][1])
+        self.assertIn("after=a-3", Canned.asked[-1][1])
 
     def test_hints_of_problems_are_commands(self):
         text = pathlib.Path(rig.options.source, "server/http/problem_text.def").read_text()
@@ -571,6 +569,35 @@ class RealServer(rig.Suite):
         file = pathlib.Path(self.server.folder, "c/cert.txt")
         file.write_text(re.sub(r"(?m)^index \d+", "index 0", file.read_text()))
         self.assertEqual(self.kvrun("certs", "verify", "c/cert.txt").returncode, 7)
+
+    def test_events_past_and_to_come(self):
+        def follow(*words):
+            process = subprocess.Popen([rig.options.kvrun, "events", "--follow", "--count", "1", "-o", "jsonl", *words],
+                                       stdout=subprocess.PIPE, text=True,
+                                       env=environment(KVRUN_ADDR=f"127.0.0.1:{self.server.port}",
+                                                       KVRUN_TOKEN=self.server.operator))
+            self.addCleanup(process.stdout.close)
+            return process
+
+        first = self.json("tenants", "create", "events-1")["id"]
+        key = self.json("keys", "create", "a", "--role", "tenant_admin", "--tenant", first)["secret"]
+        session = self.json("sessions", "create", "--model", "m", "--revision", "r", key=key)["id"]
+        past = rig.wait_for("the event", lambda: [event for event in self.json("events", "--types", "session.created")
+                                                  if event["session_id"] == session])
+        after = self.json("events")[-1]["id"]
+        process = follow("--types", "session.created", "--after", after)
+        second = self.json("sessions", "create", "--model", "m", "--revision", "r", key=key)["id"]
+        line = json.loads(process.stdout.readline())
+        self.assertEqual((line["session_id"], process.wait(20)), (second, 0))
+        self.assertEqual(len(self.json("events", "-n", "1")), 1)
+        self.assertEqual(past[0]["type"], "session.created")
+
+    def test_status_levels_and_backups(self):
+        for words in (["status"], ["top"], ["loglevel"], ["backups"], ["engines", "ls"], ["tiers", "get", "dram"]):
+            self.assertEqual(self.kvrun(*words).returncode, 0, words)
+        self.assertEqual(self.kvrun("loglevel", "debug", "--for", "5s").returncode, 0)
+        self.assertEqual(self.kvrun("loglevel", "loud").returncode, 2)
+        self.assertEqual(self.kvrun("loglevel", "debug", "--for", "2h").returncode, 2)
 
     def test_lists_and_tiers(self):
         self.assertIn("dram", self.kvrun("tiers", "ls", "-o", "id").stdout.split())
