@@ -99,6 +99,9 @@ class Contract:
             assert not errors, f"{where}: {errors}"
         if kind.endswith("json") and answer.json().get("dry_run") is True:
             return  # nothing was made, so nothing leads to it
+        described = {name.lower() for name in response.get("headers", {})}
+        for name in ("etag", "link", "location"):
+            assert answer.status >= 400 or name not in answer.headers or name in described, f"{where}: {name} is new"
         for name, header in response.get("headers", {}).items():
             may_be_absent = self.resolve(header).get("required") is False
             assert may_be_absent or name.lower() in answer.headers, f"{where}: the header {name} is missing"
