@@ -58,6 +58,16 @@ unsigned kv_engine_poll(struct kv_engine *engine); /* manual_poll only */
 enum kv_transfer_kind { KV_TRANSFER_OFFLOAD, KV_TRANSFER_RESTORE };
 enum kv_transfer_wait { KV_WAIT_DRAM, KV_WAIT_DURABLE };
 
+/* What a transfer's tenant and session may keep, from their policy. 0: no limit. Bytes are sealed ones. What does not
+ * fit ends as DENIED; a block that does not fit in dram goes straight to nvme where that is allowed and has room. The
+ * limits on tiers hold for what the lane moves by itself, too, until a transfer brings newer ones. */
+#define KV_ENGINE_TIERS 3 /* indexed by enum kv_tier_id: dram, nvme */
+struct kv_transfer_limits {
+    uint64_t version; /* counts up when they change */
+    uint64_t tenant_bytes[KV_ENGINE_TIERS], session_tier_bytes[KV_ENGINE_TIERS];
+    uint64_t session_bytes, session_blocks; /* each block counted once */
+};
+
 struct kv_transfer {
     /* in; arrays are borrowed until `future` is set */
     enum kv_transfer_kind kind;
@@ -68,13 +78,15 @@ struct kv_transfer {
     const struct kv_block_id *block_ids;
     const uint32_t *slots;
     uint32_t tiers_allowed; /* mask of 1 << kv_tier_id, from the policy */
-    uint64_t deadline_ns;   /* blocks not begun by then end as TIMEOUT; those begun are finished */
-    uint8_t trace[16];      /* W3C trace id of the request, for exemplars; zero: none */
+    struct kv_transfer_limits limits;
+    uint64_t deadline_ns; /* blocks not begun by then end as TIMEOUT; those begun are finished */
+    uint8_t trace[16];    /* W3C trace id of the request, for exemplars; zero: none */
     /* out */
     enum kv_block_result *results; /* count of them, the caller's memory */
     uint8_t *tiers;                /* count: kv_tier_id a block was put on or came from */
     uint32_t done_blocks;          /* stored or present, or restored */
     uint32_t leading_blocks;       /* restored from the first on without a gap */
+    uint32_t over_quota;           /* of the blocks that ended as DENIED, those that a limit refused */
     uint64_t done_bytes;
     uint64_t duration_ns;
     struct kv_future *future; /* the caller's; set when nothing of this operation runs any more */
@@ -116,6 +128,12 @@ KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_
 /* The same with what each has; `ret_usages` has room for `max`, too. */
 KV_RC kv_engine_usages(struct kv_engine *engine, struct kv_id *ret_scopes, struct kv_scope_usage *ret_usages,
                        size_t max, size_t *ret_count);
+
+/* After a start: whose blocks these are, so that they count for their tenant. A transfer says it by itself. KV_E_LIMIT.
+ */
+KV_RC kv_engine_assign(struct kv_engine *engine, const struct kv_id *scope, const struct kv_id *tenant);
+/* What counts against the tenant's limits now, sealed bytes by tier. */
+KV_RC kv_engine_tenant_bytes(struct kv_engine *engine, const struct kv_id *tenant, uint64_t ret_bytes[KV_ENGINE_TIERS]);
 
 /* No operation uses the pool any more when it returns; new ones are refused. KV_E_TIMEOUT leaves it refusing. */
 KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint64_t deadline_ns);

@@ -104,6 +104,20 @@ KV_RC kv_engine_scopes(struct kv_engine *engine, struct kv_id *ret_scopes, size_
     return kv_engine_usages(engine, ret_scopes, NULL, max, ret_count);
 }
 
+KV_RC kv_engine_assign(struct kv_engine *engine, const struct kv_id *scope, const struct kv_id *tenant)
+{
+    struct control control = {.kind = CONTROL_ASSIGN, .deadline_ns = UINT64_MAX, .scope = scope, .tenant = tenant};
+    return kv_engine_ask(engine, &control);
+}
+
+KV_RC kv_engine_tenant_bytes(struct kv_engine *engine, const struct kv_id *tenant, uint64_t ret_bytes[KV_ENGINE_TIERS])
+{
+    struct control control = {.kind = CONTROL_TENANT, .deadline_ns = UINT64_MAX, .tenant = tenant};
+    KV_TRY(kv_engine_ask(engine, &control));
+    memcpy(ret_bytes, control.tenant_bytes, sizeof control.tenant_bytes);
+    return KV_OK;
+}
+
 KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint64_t deadline_ns)
 {
     struct control control = {.kind = CONTROL_CLOSE_POOL, .deadline_ns = deadline_ns, .pool = pool};

@@ -18,8 +18,8 @@ void kv_room_unpin(struct lane *lane, struct entry *entry)
     if (entry->pins > 0 || entry->dead || entry->writing || entry->fetching) {
         return;
     }
-    /* A block that may not rest in dram only passed through it. */
-    if (entry->no_dram && entry->on_nvme && entry->slot != NULL) {
+    /* A block that may not rest in dram, or has no quota there, only passed through it. */
+    if ((entry->no_dram || !entry->charged[KV_TIER_DRAM]) && entry->on_nvme && entry->slot != NULL) {
         kv_room_free_slot(lane, entry);
     }
 }

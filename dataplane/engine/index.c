@@ -57,14 +57,14 @@ static uint32_t hash_words(uint64_t seed, const void *data, size_t words)
     return (uint32_t)h;
 }
 
-static uint32_t hash_scope(const struct index *index, const struct kv_id *id)
+uint32_t kv_index_hash_id(const struct index *index, const struct kv_id *id)
 {
     return hash_words(index->seed, id, 2);
 }
 
 static uint32_t hash_key(const struct index *index, const struct kv_id *scope, const struct kv_block_id *block_id)
 {
-    return hash_words(index->seed + hash_scope(index, scope), block_id, 4);
+    return hash_words(index->seed + kv_index_hash_id(index, scope), block_id, 4);
 }
 
 static KV_RC table_init(struct table *table, uint32_t items_max)
@@ -78,7 +78,7 @@ static KV_RC table_init(struct table *table, uint32_t items_max)
     return table->cells != NULL ? KV_OK : KV_E_NO_MEMORY;
 }
 
-static void table_put(struct table *table, uint32_t hash, uint32_t number)
+void kv_index_table_put(struct table *table, uint32_t hash, uint32_t number)
 {
     uint32_t cell = hash & table->mask;
     while (table->cells[cell] != 0) { /* at most half full, so it ends */
@@ -90,10 +90,13 @@ static void table_put(struct table *table, uint32_t hash, uint32_t number)
 static uint32_t hash_of(const struct index *index, const struct table *table, uint32_t cell)
 {
     uint32_t number = table->cells[cell] - 1;
+    if (table == &index->by_account) {
+        return index->accounts[number].hash;
+    }
     return table == &index->by_key ? index->entries[number].hash : index->scopes[number].hash;
 }
 
-static void table_remove(struct index *index, struct table *table, uint32_t hash, uint32_t number)
+void kv_index_table_remove(struct index *index, struct table *table, uint32_t hash, uint32_t number)
 {
     uint32_t hole = hash & table->mask;
     while (table->cells[hole] != number + 1) {
@@ -123,6 +126,10 @@ static void fill_free_lists(struct index *index)
         index->scopes[i - 1].next_free = index->free_scopes;
         index->free_scopes = &index->scopes[i - 1];
     }
+    for (uint32_t i = index->accounts_max; i > 0; i--) {
+        index->accounts[i - 1].next_free = index->free_accounts;
+        index->free_accounts = &index->accounts[i - 1];
+    }
     for (unsigned i = 0; i < RANK_COUNT; i++) {
         kv_list_init(&index->ranks[i]);
     }
@@ -144,7 +151,11 @@ KV_RC kv_index_new(uint64_t blocks_max, const struct kv_env *env, struct index *
     index->scopes_max = (uint32_t)blocks_max + (uint32_t)KV_MAX_LANE_OPERATIONS + FENCED_MAX;
     index->entries = kv_alloc_array(index->entries_max, sizeof *index->entries);
     index->scopes = kv_alloc_array(index->scopes_max, sizeof *index->scopes);
-    enum kv_err rc = index->entries != NULL && index->scopes != NULL ? KV_OK : KV_E_NO_MEMORY;
+    index->accounts_max = index->scopes_max < KV_MAX_TENANTS ? index->scopes_max : (uint32_t)KV_MAX_TENANTS;
+    index->accounts = kv_alloc_array(index->accounts_max, sizeof *index->accounts);
+    bool there = index->entries != NULL && index->scopes != NULL && index->accounts != NULL;
+    enum kv_err rc = there ? KV_OK : KV_E_NO_MEMORY;
+    rc = rc == KV_OK ? table_init(&index->by_account, index->accounts_max) : rc;
     rc = rc == KV_OK ? table_init(&index->by_key, index->entries_max) : rc;
     rc = rc == KV_OK ? table_init(&index->by_scope, index->scopes_max) : rc;
     rc = rc == KV_OK ? env->random(env->ctx, &index->seed, sizeof index->seed) : rc;
@@ -166,6 +177,8 @@ void kv_index_free(struct index *index)
     kv_free(index->scopes);
     kv_free(index->by_key.cells);
     kv_free(index->by_scope.cells);
+    kv_free(index->accounts);
+    kv_free(index->by_account.cells);
     kv_free(index);
 }
 
@@ -214,9 +227,10 @@ KV_RC kv_index_add(struct index *index, const struct kv_tier_key *key, uint64_t 
     entry->scope = scope;
     entry->plaintext_bytes = guess_plaintext(bytes);
     entry->hash = hash_key(index, &key->scope, &key->block_id);
-    table_put(&index->by_key, entry->hash, (uint32_t)(entry - index->entries));
+    kv_index_table_put(&index->by_key, entry->hash, (uint32_t)(entry - index->entries));
     kv_list_append(&scope->blocks, &entry->in_scope);
     scope->usage.blocks++;
+    scope->live_bytes += bytes;
     scope->usage.plaintext_bytes += entry->plaintext_bytes;
     index->live++;
     *ret_entry = entry;
@@ -269,8 +283,9 @@ void kv_index_kill(struct index *index, struct entry *entry)
     KV_ASSERT(!entry->dead);
     struct scope *scope = entry->scope;
     scope->usage.blocks--;
+    scope->live_bytes -= entry->bytes;
     scope->usage.plaintext_bytes -= entry->plaintext_bytes;
-    table_remove(index, &index->by_key, entry->hash, (uint32_t)(entry - index->entries));
+    kv_index_table_remove(index, &index->by_key, entry->hash, (uint32_t)(entry - index->entries));
     index->live--;
     entry->dead = true;
     scope->graves++;
@@ -303,6 +318,7 @@ void kv_index_set_slot(struct index *index, struct entry *entry, uint8_t *slot)
     } else {
         usage->dram_blocks--;
         usage->dram_bytes -= entry->bytes;
+        kv_quota_give_back(entry, KV_TIER_DRAM);
         index->pinned_slots -= entry->pins > 0;
     }
     entry->slot = slot;
@@ -319,6 +335,7 @@ void kv_index_set_nvme(struct index *index, struct entry *entry, bool on_nvme, u
     } else {
         usage->nvme_blocks--;
         usage->nvme_bytes -= entry->bytes;
+        kv_quota_give_back(entry, KV_TIER_NVME);
         entry->promised = false;
     }
     entry->on_nvme = on_nvme;
@@ -353,7 +370,7 @@ void kv_index_unpin(struct index *index, struct entry *entry)
 
 struct scope *kv_index_scope_find(struct index *index, const struct kv_id *id)
 {
-    uint32_t cell = hash_scope(index, id) & index->by_scope.mask;
+    uint32_t cell = kv_index_hash_id(index, id) & index->by_scope.mask;
     for (; index->by_scope.cells[cell] != 0; cell = (cell + 1) & index->by_scope.mask) {
         struct scope *scope = &index->scopes[index->by_scope.cells[cell] - 1];
         if (kv_id_equal(&scope->id, id)) {
@@ -372,9 +389,10 @@ KV_RC kv_index_scope_get(struct index *index, const struct kv_id *id, struct sco
             return KV_E_LIMIT;
         }
         index->free_scopes = scope->next_free;
-        *scope = (struct scope){.id = *id, .hash = hash_scope(index, id)};
+        *scope = (struct scope){.id = *id, .hash = kv_index_hash_id(index, id)};
+        memset(scope->limit, 0xff, sizeof scope->limit);
         kv_list_init(&scope->blocks);
-        table_put(&index->by_scope, scope->hash, (uint32_t)(scope - index->scopes));
+        kv_index_table_put(&index->by_scope, scope->hash, (uint32_t)(scope - index->scopes));
     }
     *ret_scope = scope;
     return KV_OK;
@@ -385,7 +403,8 @@ void kv_index_scope_release(struct index *index, struct scope *scope)
     if (scope->operations > 0 || scope->graves > 0 || scope->is_fenced || !kv_list_empty(&scope->blocks)) {
         return;
     }
-    table_remove(index, &index->by_scope, scope->hash, (uint32_t)(scope - index->scopes));
+    kv_quota_leave(index, scope);
+    kv_index_table_remove(index, &index->by_scope, scope->hash, (uint32_t)(scope - index->scopes));
     *scope = (struct scope){.next_free = index->free_scopes};
     index->free_scopes = scope;
 }

@@ -25,6 +25,16 @@ static inline bool kv_list_has(const struct link *link)
     return link->next != NULL;
 }
 
+/* What a tenant keeps here, of all its scopes, and how much of it may. Lives as long as one of its scopes. */
+struct account {
+    struct kv_id tenant;
+    uint32_t hash, scopes;
+    uint64_t version;                /* of the limits: an older one never replaces a newer */
+    uint64_t used[KV_ENGINE_TIERS];  /* sealed bytes that rest there, or are on their way down to it */
+    uint64_t limit[KV_ENGINE_TIERS]; /* UINT64_MAX: none */
+    struct account *next_free;
+};
+
 /* A scope that has blocks here, is used by an operation, or is fenced. Freed when none of these holds any more. */
 struct scope {
     struct kv_id id;
@@ -35,6 +45,11 @@ struct scope {
     uint32_t graves;     /* entries killed whose replicas are not yet given back */
     bool is_fenced;
     struct kv_scope_usage usage;
+    struct account *account;         /* NULL: nobody said yet whose it is */
+    uint64_t live_bytes;             /* sealed, each block once */
+    uint64_t used[KV_ENGINE_TIERS];  /* what it has charged its account with */
+    uint64_t limit[KV_ENGINE_TIERS]; /* UINT64_MAX: none */
+    uint64_t version;                /* of the limits */
     struct scope *next_free;
 };
 
@@ -68,12 +83,13 @@ struct entry {
     bool writing, fetching; /* a tier has it right now */
     bool dead;
     bool layout_known;
-    bool slot_verified;    /* the dram copy opened, or was sealed here */
-    bool no_nvme, no_dram; /* not allowed there */
-    bool shared;           /* another operation than its writer answered for it */
-    struct link in_scope;  /* or in index.graves when dead */
-    struct link in_dram;   /* index.ranks[rank] */
-    struct link in_nvme;   /* index.nvme_cold: on nvme, not promised, not in use */
+    bool slot_verified;            /* the dram copy opened, or was sealed here */
+    bool no_nvme, no_dram;         /* not allowed there */
+    bool charged[KV_ENGINE_TIERS]; /* its bytes count there */
+    bool shared;                   /* another operation than its writer answered for it */
+    struct link in_scope;          /* or in index.graves when dead */
+    struct link in_dram;           /* index.ranks[rank] */
+    struct link in_nvme;           /* index.nvme_cold: on nvme, not promised, not in use */
     struct entry *next_free;
 };
 
@@ -88,7 +104,9 @@ struct index {
     uint32_t entries_max, scopes_max;
     struct entry *free_entries;
     struct scope *free_scopes;
-    struct table by_key, by_scope;
+    struct table by_key, by_scope, by_account;
+    struct account *accounts, *free_accounts;
+    uint32_t accounts_max;
     uint64_t seed;
     uint32_t live, pinned_slots;
     struct link ranks[RANK_COUNT]; /* coldest first */
@@ -123,5 +141,22 @@ void kv_index_touch(struct index *index, struct entry *entry);
 struct scope *kv_index_scope_find(struct index *index, const struct kv_id *id);
 KV_RC kv_index_scope_get(struct index *index, const struct kv_id *id, struct scope **ret_scope); /* KV_E_LIMIT */
 void kv_index_scope_release(struct index *index, struct scope *scope); /* frees it when nothing holds it */
+
+/* --- quota.c: who may keep how much where. Bytes are charged when they come to rest on a tier, or set out for it, and
+ * taken back when they leave, so that what is charged is what is there. A lane is one thread: to look and to charge is
+ * one step. --- */
+
+/* The scope belongs to the tenant; what it has is charged there from now on. KV_E_LIMIT: no account is free. */
+KV_RC kv_quota_assign(struct index *index, struct scope *scope, const struct kv_id *tenant);
+void kv_quota_set_limits(struct scope *scope, const struct kv_transfer_limits *limits);
+bool kv_quota_fits(const struct scope *scope, enum kv_tier_id tier, uint64_t bytes);
+void kv_quota_charge(struct entry *entry, enum kv_tier_id tier);
+void kv_quota_give_back(struct entry *entry, enum kv_tier_id tier); /* nothing when it was not charged */
+void kv_quota_leave(struct index *index, struct scope *scope);      /* the scope goes, and its account with the last */
+struct account *kv_quota_find(struct index *index, const struct kv_id *tenant);
+
+void kv_index_table_put(struct table *table, uint32_t hash, uint32_t number);
+void kv_index_table_remove(struct index *index, struct table *table, uint32_t hash, uint32_t number);
+uint32_t kv_index_hash_id(const struct index *index, const struct kv_id *id);
 
 #endif

@@ -108,6 +108,9 @@ static void found(void *ctx, const struct kv_tier_key *key, uint64_t where, uint
     }
     entry->promised = promised;
     kv_index_set_nvme(lane->index, entry, true, where);
+    if (!second) {
+        kv_quota_charge(entry, KV_TIER_NVME);
+    }
 }
 
 static KV_RC open_nvme(struct lane *lane, const struct kv_engine_conf *conf, struct kv_errinfo *info)

@@ -48,6 +48,8 @@ enum control_kind {
     CONTROL_SCOPES,
     CONTROL_CLOSE_POOL,
     CONTROL_DRAIN,
+    CONTROL_ASSIGN,
+    CONTROL_TENANT,
 };
 
 #define SAMPLE_MAX 64u
@@ -69,6 +71,8 @@ struct control {
     struct kv_scope_usage *ret_usages; /* of ret_scopes; NULL: not asked for */
     size_t scopes_max;
     struct kv_scope_usage usage;
+    const struct kv_id *tenant;
+    uint64_t tenant_bytes[KV_ENGINE_TIERS];
     uint64_t blocks;                   /* out: how many */
     struct entry *sampled[SAMPLE_MAX]; /* pinned */
     bool read_asked[SAMPLE_MAX];

@@ -198,7 +198,12 @@ static KV_RC enter(struct lane *lane, struct op *op)
     }
     op->scope = scope;
     scope->operations++;
-    return take_keys(lane, op);
+    KV_TRY(take_keys(lane, op)); /* says that the tenant is the scope's */
+    if (kv_quota_assign(lane->index, scope, &op->transfer->tenant) != KV_OK) {
+        return KV_E_BUSY;
+    }
+    kv_quota_set_limits(scope, &op->transfer->limits);
+    return KV_OK;
 }
 
 void kv_op_begin(struct lane *lane, struct op *op)

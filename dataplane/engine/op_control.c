@@ -83,6 +83,20 @@ static KV_RC blocks(struct lane *lane, struct control *control)
     return kv_buf_check(control->ret_buf);
 }
 
+static KV_RC assign(struct lane *lane, const struct control *control)
+{
+    struct scope *scope = kv_index_scope_find(lane->index, control->scope);
+    return scope == NULL ? KV_OK : kv_quota_assign(lane->index, scope, control->tenant);
+}
+
+static void tenant_bytes(struct lane *lane, struct control *control)
+{
+    const struct account *account = kv_quota_find(lane->index, control->tenant);
+    if (account != NULL) {
+        memcpy(control->tenant_bytes, account->used, sizeof control->tenant_bytes);
+    }
+}
+
 static void scopes(struct lane *lane, struct control *control)
 {
     const struct index *index = lane->index;
@@ -269,9 +283,13 @@ static bool drain_done(struct lane *lane, struct control *control, enum kv_err *
             *ret_rc = KV_E_NO_SPACE;
             break;
         }
-        enum kv_err rc = kv_room_put(lane, LINK_OF(dirty->next, struct entry, in_dram), false, false);
+        struct entry *entry = LINK_OF(dirty->next, struct entry, in_dram);
+        enum kv_err rc = kv_room_put(lane, entry, false, false);
         if (rc == KV_E_BUSY) {
             return false;
+        }
+        if (rc == KV_E_NO_SPACE && entry->no_nvme) {
+            continue; /* its tenant has no quota left there: it stays, like what policy keeps */
         }
         if (rc != KV_OK) {
             *ret_rc = rc == KV_E_NO_SPACE ? rc : KV_E_IO;
@@ -303,6 +321,8 @@ static bool advance(struct lane *lane, struct control *control, enum kv_err *ret
         return drain_done(lane, control, ret_rc);
     case CONTROL_LOOKUP:
     case CONTROL_USAGE:
+    case CONTROL_ASSIGN:
+    case CONTROL_TENANT:
     case CONTROL_BLOCKS:
     case CONTROL_SCOPES:
         break;
@@ -318,6 +338,11 @@ static KV_RC begin(struct lane *lane, struct control *control)
         return KV_OK;
     case CONTROL_USAGE:
         usage(lane, control);
+        return KV_OK;
+    case CONTROL_ASSIGN:
+        return assign(lane, control);
+    case CONTROL_TENANT:
+        tenant_bytes(lane, control);
         return KV_OK;
     case CONTROL_BLOCKS:
         return blocks(lane, control);

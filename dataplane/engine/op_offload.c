@@ -39,6 +39,34 @@ static bool end_done(struct lane *lane, struct op *op, uint32_t i)
     return end(lane, op, i, block->fresh ? KV_BLOCK_STORED : KV_BLOCK_PRESENT);
 }
 
+static uint64_t sealed_size(const struct op *op)
+{
+    return kv_sealed_bytes(kv_pool_block_bytes(op->pool));
+}
+
+static bool rests_in_dram(const struct op *op)
+{
+    return allowed_on(op, KV_TIER_DRAM) && kv_quota_fits(op->scope, KV_TIER_DRAM, sealed_size(op));
+}
+
+static bool over_quota(struct lane *lane, struct op *op, uint32_t i)
+{
+    op->transfer->over_quota++;
+    return end(lane, op, i, KV_BLOCK_DENIED);
+}
+
+/* One block more: within what the session may have, and on the tiers where it is to lie. */
+static bool has_quota(const struct lane *lane, const struct op *op)
+{
+    const struct kv_transfer_limits *limits = &op->transfer->limits;
+    const struct scope *scope = op->scope;
+    bool blocks = limits->session_blocks == 0 || scope->usage.blocks < limits->session_blocks;
+    bool bytes = limits->session_bytes == 0 || (scope->live_bytes <= limits->session_bytes &&
+                                                sealed_size(op) <= limits->session_bytes - scope->live_bytes);
+    bool down = may_write_down(lane, op) && kv_quota_fits(scope, KV_TIER_NVME, sealed_size(op));
+    return blocks && bytes && (wants_durable(op) ? down : down || rests_in_dram(op));
+}
+
 /* Seals the page into the slot. The salt comes from the system for each block: it is what makes two seals differ. */
 static KV_RC seal(struct lane *lane, struct op *op, uint32_t i, uint8_t *slot)
 {
@@ -67,11 +95,14 @@ static KV_RC publish(struct lane *lane, struct op *op, uint32_t i, uint8_t *slot
     memcpy(entry->layout, kv_pool_fingerprint(op->pool), sizeof entry->layout);
     entry->slot_verified = true;
     entry->no_nvme = !may_write_down(lane, op);
-    entry->no_dram = !allowed_on(op, KV_TIER_DRAM);
+    entry->no_dram = !rests_in_dram(op);
     kv_index_pin(lane->index, entry);
     op->blocks[i].entry = entry;
     op->blocks[i].fresh = true;
     kv_index_set_slot(lane->index, entry, slot);
+    if (!entry->no_dram) {
+        kv_quota_charge(entry, KV_TIER_DRAM);
+    }
     return KV_OK;
 }
 
@@ -116,7 +147,8 @@ static bool step_down(struct lane *lane, struct op *op, uint32_t i)
     if (entry->dead) {
         return end(lane, op, i, op->fenced ? KV_BLOCK_ERASED : KV_BLOCK_FAILED);
     }
-    if (!wants_durable(op)) {
+    bool passing = entry->no_dram && !entry->on_nvme && may_write_down(lane, op);
+    if (!wants_durable(op) && !passing) {
         return end_done(lane, op, i);
     }
     if (entry->on_nvme && entry->promised) {
@@ -139,6 +171,9 @@ static bool step_down(struct lane *lane, struct op *op, uint32_t i)
     block->asked = block->asked || rc == KV_OK;
     if (rc == KV_OK || rc == KV_E_BUSY) {
         return false;
+    }
+    if (rc == KV_E_QUOTA) {
+        return over_quota(lane, op, i);
     }
     return end(lane, op, i, rc == KV_E_NO_SPACE ? KV_BLOCK_BUSY : KV_BLOCK_FAILED);
 }
@@ -225,7 +260,7 @@ static bool step_new(struct lane *lane, struct op *op, uint32_t i)
     if (entry != NULL && step_present(lane, op, i, entry, &ended)) {
         return ended;
     }
-    return store(lane, op, i);
+    return has_quota(lane, op) ? store(lane, op, i) : over_quota(lane, op, i);
 }
 
 bool kv_offload_step(struct lane *lane, struct op *op, uint32_t i)

@@ -231,6 +231,9 @@ static void put_done(struct kv_tier_op *tier_op, enum kv_err rc)
     entry->writing = false;
     entry->put_rc = rc;
     if (rc != KV_OK) {
+        kv_quota_give_back(entry, KV_TIER_NVME);
+    }
+    if (rc != KV_OK) {
         kv_log(KV_LOG_WARN, "engine", "write_down_failed", KV_FRC(rc));
         kv_index_touch(lane->index, entry);
         io_give(lane, io);
@@ -246,11 +249,26 @@ static void put_done(struct kv_tier_op *tier_op, enum kv_err rc)
     }
 }
 
+/* A block that is to be written down on its own account stays in dram until its tenant asks for more; of one that was
+ * asked for the caller hears. */
+static KV_RC over_quota(struct lane *lane, struct entry *entry, bool promised)
+{
+    if (promised) {
+        return KV_E_QUOTA;
+    }
+    entry->no_nvme = true;
+    kv_index_touch(lane->index, entry);
+    return KV_E_NO_SPACE;
+}
+
 KV_RC kv_room_put(struct lane *lane, struct entry *entry, bool promised, bool leaving)
 {
     KV_ASSERT(entry->slot != NULL && !entry->writing && !entry->on_nvme);
     if (leaving && KV_FAULT("engine/demote/start")) {
         return KV_E_BUSY;
+    }
+    if (!kv_quota_fits(entry->scope, KV_TIER_NVME, entry->bytes)) {
+        return over_quota(lane, entry, promised);
     }
     struct lane_io *io = io_take(lane);
     if (io == NULL) {
@@ -277,6 +295,7 @@ KV_RC kv_room_put(struct lane *lane, struct entry *entry, bool promised, bool le
         return rc == KV_E_NO_SPACE ? nvme_make_room(lane) : rc;
     }
     entry->writing = true;
+    kv_quota_charge(entry, KV_TIER_NVME);
     if (leaving) {
         lane->leaving_bytes += entry->bytes;
         lane->write_downs++;
@@ -300,6 +319,9 @@ static void get_done(struct kv_tier_op *tier_op, enum kv_err rc)
     if (rc == KV_OK) {
         entry->slot_verified = false;
         kv_index_set_slot(lane->index, entry, slot);
+        if (!entry->dead && !entry->no_dram && kv_quota_fits(entry->scope, KV_TIER_DRAM, entry->bytes)) {
+            kv_quota_charge(entry, KV_TIER_DRAM);
+        }
         lane->stats.promoted++;
         return;
     }
