@@ -21,6 +21,7 @@ static const char *const op_names[] = {
     [KV_AUDIT_KEY_UPDATE] = "key.update",           [KV_AUDIT_KEY_ROTATE] = "key.rotate",
     [KV_AUDIT_KEY_REVOKE] = "key.revoke",           [KV_AUDIT_SESSION_UPDATE] = "session.update",
     [KV_AUDIT_SESSION_PIN] = "session.pin",         [KV_AUDIT_SESSION_UNPIN] = "session.unpin",
+    [KV_AUDIT_POLICY_ACTIVATE] = "policy.activate",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

@@ -33,6 +33,7 @@ enum kv_audit_op {
     KV_AUDIT_SESSION_UPDATE,
     KV_AUDIT_SESSION_PIN,
     KV_AUDIT_SESSION_UNPIN,
+    KV_AUDIT_POLICY_ACTIVATE,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

@@ -9,6 +9,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/store/store_policy.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -134,6 +135,22 @@ static KV_RC clean(struct kv_svc *svc, const struct found *found)
     return KV_OK;
 }
 
+/* What is left counts for its tenant again. */
+static KV_RC assign(struct kv_svc *svc, struct kv_pg *pg, const struct found *found, struct kv_errinfo *info)
+{
+    struct kv_id *tenants KV_CLEANUP(kv_freep) = kv_alloc_array(found->count + 1, sizeof *tenants);
+    if (tenants == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_store_session_tenants(pg, found->scopes, found->count, info, tenants));
+    for (size_t i = 0; i < found->count; i++) {
+        if (!kv_id_is_zero(&tenants[i])) {
+            KV_TRY(kv_engine_assign(svc->engine, &found->scopes[i], &tenants[i]));
+        }
+    }
+    return KV_OK;
+}
+
 KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
     struct found found = {0};
@@ -147,6 +164,9 @@ KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *i
     }
     if (rc == KV_OK) {
         rc = clean(svc, &found);
+    }
+    if (rc == KV_OK) {
+        rc = assign(svc, pg, &found, info);
     }
     kv_free(found.scopes);
     kv_free(found.states);

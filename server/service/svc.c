@@ -11,6 +11,7 @@
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/selftest.h"
 #include "server/service/svc_metrics.h"
+#include "server/service/svc_rules.h"
 #include "server/store/migrate.h"
 
 #include <errno.h>
@@ -356,6 +357,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     kv_idmap_init(&svc->sessions);
     kv_idmap_init(&svc->engines);
     kv_idmap_init(&svc->pools);
+    kv_idmap_init(&svc->rules);
     kv_idmap_init(&svc->known_keys);
     kv_idmap_init(&svc->moved);
     enum kv_err rc = start(svc, info);
@@ -479,6 +481,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     free_values(&svc->sessions);
     free_values(&svc->known_keys);
     free_values(&svc->moved);
+    svc_rules_done(svc);
     kv_ktree_free(svc->tree);
     kv_keyring_free(svc->keyring);
     if (svc->roe != NULL) {

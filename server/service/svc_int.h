@@ -27,6 +27,8 @@
 struct svc_session {
     struct kv_id id, tenant;
     struct kv_model model;
+    char class_name[33], region[64];
+    uint64_t created_us;
     bool revoked;
     struct kv_id erasure;          /* when revoked */
     uint64_t used_us, recorded_us; /* last use as noted here, and as the database has it */
@@ -95,6 +97,7 @@ struct kv_svc {
 
     pthread_mutex_t registry_mutex;
     struct kv_idmap sessions, engines, pools;
+    struct kv_idmap rules; /* svc_rules, by tenant */
     struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
     struct kv_idmap known_keys; /* by the kid, spread over an id */
     struct kv_idmap moved;      /* what tenants transferred since the start, see svc_tenant_usage.c */

@@ -206,8 +206,11 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
                                   .tenant = row->tenant,
                                   .revoked = row->state != KV_SESSION_ACTIVE,
                                   .erasure = row->erasure,
-                                  .recorded_us = row->last_used_us};
+                                  .recorded_us = row->last_used_us,
+                                  .created_us = row->created_us};
     svc_model_of_row(row, &session.model);
+    snprintf(session.class_name, sizeof session.class_name, "%s", row->class);
+    snprintf(session.region, sizeof session.region, "%s", row->region);
     if (!session.revoked) {
         KV_TRY(open_keys(call, row));
     }

@@ -6,8 +6,8 @@
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
-#include "policies/policy.h"
 #include "server/service/svc_int.h"
+#include "server/service/svc_rules.h"
 
 #include <stdio.h>
 
@@ -21,17 +21,36 @@ static KV_RC find(struct kv_call *call, const struct kv_id *session, struct kv_s
     return rc == KV_E_NOT_FOUND ? kv_fail(&call->info, rc, "no such session") : rc;
 }
 
-static void decide(const struct kv_explain_view *view, enum kv_policy_action action, bool *ret_allowed,
-                   char ret_reason[65])
+/* As a transfer now would be decided; layout and block size are not known here, so nothing is said of them. */
+static void decide(const struct svc_rules *rules, const struct kv_store_session *row, struct kv_policy_facts facts,
+                   bool *ret_allowed, char ret_reason[65])
 {
     struct kv_policy_decision decision;
-    struct kv_policy_facts facts = {.action = action,
-                                    .tenant_active = view->tenant_state[0] == 'a',
-                                    .session_active = view->session.state[0] == 'a',
-                                    .same_tenant = true};
-    kv_policy_eval(&kv_policy_standard, &facts, &decision);
-    *ret_allowed = decision.allowed;
-    snprintf(ret_reason, 65, "%s", decision.allowed ? "" : kv_policy_reason_name(decision.reasons));
+    const struct kv_policy *policy = kv_policy_class(rules->set, row->class);
+    facts.tenant_active = rules->active;
+    facts.session_active = row->state == KV_SESSION_ACTIVE;
+    facts.same_tenant = true;
+    facts.names[KV_POLICY_MODEL] = kv_policy_text(row->model_id);
+    facts.names[KV_POLICY_REGION] = kv_policy_text(row->region);
+    facts.obligations_known = KV_POLICY_OBLIGATIONS_ALL;
+    kv_policy_eval(policy, &facts, &decision);
+    uint32_t reasons = decision.reasons & ~(uint32_t)KV_POLICY_LAYOUT_FORBIDDEN;
+    *ret_allowed = reasons == 0;
+    snprintf(ret_reason, 65, "%s", kv_policy_reason_name(reasons));
+}
+
+static KV_RC decide_both(struct kv_call *call, const struct kv_store_session *row, struct kv_explain_view *view)
+{
+    const struct svc_rules *rules = NULL;
+    uint64_t now = call->svc->env->realtime_us(call->svc->env->ctx);
+    struct kv_policy_facts facts = {.action = KV_POLICY_OFFLOAD,
+                                    .session_age_s = now > row->created_us ? (now - row->created_us) / 1000000 : 0};
+    KV_TRY(svc_rules_get(call, &row->tenant, &rules));
+    decide(rules, row, facts, &view->offload_allowed, view->offload_reason);
+    facts.action = KV_POLICY_RESTORE;
+    decide(rules, row, facts, &view->restore_allowed, view->restore_reason);
+    svc_rules_put(call->svc, rules);
+    return KV_OK;
 }
 
 static KV_RC fill(struct kv_call *call, const struct kv_store_session *row, struct kv_explain_view *view)
@@ -46,8 +65,7 @@ static KV_RC fill(struct kv_call *call, const struct kv_store_session *row, stru
     snprintf(view->tenant_state, sizeof view->tenant_state, "%s", kv_tenant_state_name(tenant->state));
     KV_TRY(kv_engine_scope_usage(call->svc->engine, &row->id, &view->session.usage));
     view->session.has_usage = true;
-    decide(view, KV_POLICY_OFFLOAD, &view->offload_allowed, view->offload_reason);
-    decide(view, KV_POLICY_RESTORE, &view->restore_allowed, view->restore_reason);
+    KV_TRY(decide_both(call, row, view));
     return kv_store_session_entries(call->pg, &row->id, KV_EXPLAIN_ENTRIES, &call->info, view->entries,
                                     &view->entry_count);
 }

@@ -9,6 +9,7 @@
 #include "dataplane/base/mem.h"
 #include "server/service/event.h"
 #include "server/service/svc_int.h"
+#include "server/service/svc_rules.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -49,6 +50,36 @@ static KV_RC find_same(struct kv_pg *pg, const struct kv_ktree_store *rows, stru
     return kv_store_session_find(pg, &tx->tenant.id, hmac, info, &tx->row);
 }
 
+static uint64_t seconds_to(uint64_t from_us, uint64_t to_us)
+{
+    return to_us == 0 ? 0 : (to_us - from_us) / SECOND_US;
+}
+
+/* The policy allows such a session, and gives it the lifetimes that were not asked for. */
+static KV_RC apply_policy(struct make_tx *tx, struct kv_errinfo *info)
+{
+    struct kv_store_session *row = &tx->row;
+    struct svc_session_ask ask = {.class_name = row->class, .model = row->model_id, .region = row->region};
+    uint64_t age_s = 0, idle_s = 0;
+    KV_TRY(svc_rules_session(tx->call, &ask, &age_s, &idle_s));
+    if (seconds_to(row->created_us, row->expires_us) > age_s) {
+        return kv_fail_at(info, KV_E_CEILING, "/ttl_seconds", "the policy allows %llu seconds",
+                          (unsigned long long)age_s);
+    }
+    if (row->idle_seconds > idle_s) {
+        return kv_fail_at(info, KV_E_CEILING, "/idle_ttl_seconds", "the policy allows %llu seconds",
+                          (unsigned long long)idle_s);
+    }
+    if (row->expires_us == 0 && age_s != KV_POLICY_NO_LIMIT) {
+        row->expires_us = row->created_us + age_s * SECOND_US;
+    }
+    if (row->idle_seconds == 0 && idle_s != KV_POLICY_NO_LIMIT) {
+        row->idle_seconds = idle_s;
+        row->idle_us = row->created_us + idle_s * SECOND_US;
+    }
+    return KV_OK;
+}
+
 static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, struct make_tx *tx,
                         struct kv_errinfo *info)
 {
@@ -56,7 +87,9 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, str
     if (tx->row.region[0] == '\0') {
         snprintf(tx->row.region, sizeof tx->row.region, "%s", tx->tenant.region);
     }
+    KV_TRY(apply_policy(tx, info));
     KV_TRY(kv_store_session_insert(pg, &tx->row, info, &tx->row.slot, &tx->row.directory_slot));
+    KV_TRY(svc_rules_session_quota(pg, &tx->row.tenant, info));
     kv_secret_free(tx->slot);
     tx->slot = NULL;
     return kv_ktree_slot(tx->call->svc->tree, rows, &tx->row.tenant, tx->row.directory_slot, tx->row.slot, true,

@@ -8,7 +8,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
-#include "policies/policy.h"
+#include "server/service/svc_rules.h"
 
 #include <string.h>
 
@@ -47,6 +47,7 @@ struct prepared {
     struct kv_pool *pool;    /* one reference */
     struct kv_block_id *ids; /* owned */
     uint32_t tiers_allowed;
+    struct kv_transfer_limits limits;
 };
 
 static void prepared_done(struct prepared *prepared)
@@ -55,26 +56,59 @@ static void prepared_done(struct prepared *prepared)
     kv_free(prepared->ids);
 }
 
-static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
-                    struct prepared *prepared)
+static uint64_t seconds_since(const struct kv_call *call, uint64_t us)
+{
+    uint64_t now = call->svc->env->realtime_us(call->svc->env->ctx);
+    return now > us ? (now - us) / 1000000 : 0;
+}
+
+static uint64_t or_none(uint64_t limit)
+{
+    return limit == KV_POLICY_NO_LIMIT ? 0 : limit;
+}
+
+/* What the engine keeps to while it stores: it alone knows at each moment what is there. */
+static void limits_of(const struct svc_rules *rules, const struct kv_policy *policy, struct kv_transfer_limits *limits)
+{
+    limits->version = rules->set->versions[0] + rules->set->versions[1]; /* both only count up */
+    limits->session_bytes = or_none(policy->limits.session_bytes);
+    limits->session_blocks = or_none(policy->limits.session_blocks);
+    for (unsigned t = KV_TIER_DRAM; t < KV_ENGINE_TIERS; t++) {
+        limits->tenant_bytes[t] = or_none(rules->set->quota.tier_bytes[t]);
+        limits->session_tier_bytes[t] = or_none(policy->limits.tier_bytes[t]);
+    }
+}
+
+static KV_RC decide_by(struct kv_call *call, const struct svc_rules *rules, const struct kv_policy_facts *facts,
+                       struct prepared *prepared)
 {
     struct kv_policy_decision decision;
-    struct kv_policy_facts facts = {.action = action,
-                                    .tenant_active = true, /* a tenant can only be active in this version */
-                                    .session_active = !prepared->session.revoked,
-                                    .same_tenant = kv_id_equal(&prepared->session.tenant, &call->who.tenant),
-                                    .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
-                                    .block_bytes = kv_pool_block_bytes(prepared->pool)};
-    static const char *const actions[] = {
-        [KV_POLICY_OFFLOAD] = "offload", [KV_POLICY_RESTORE] = "restore", [KV_POLICY_LOOKUP] = "lookup"};
-    kv_policy_eval(&kv_policy_standard, &facts, &decision);
-    svc_metrics_decision(actions[action], decision.allowed, kv_policy_reason_name(decision.reasons));
-    if (!decision.allowed) {
-        return kv_fail(&call->info, KV_E_POLICY_DENIED, "denied by policy: %s",
-                       kv_policy_reason_name(decision.reasons));
-    }
+    const char *class_name = prepared->session.class_name;
+    KV_TRY(svc_rules_decide(call, rules, class_name, facts, &decision));
     prepared->tiers_allowed = decision.tiers_allowed;
+    limits_of(rules, kv_policy_class(rules->set, class_name), &prepared->limits);
     return KV_OK;
+}
+
+static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
+                    const struct kv_model *model, struct prepared *prepared)
+{
+    const struct svc_session *session = &prepared->session;
+    const struct svc_rules *rules = NULL;
+    char layout[65];
+    kv_hex_encode(kv_pool_fingerprint(prepared->pool), 32, layout);
+    struct kv_policy_facts facts = {
+        .action = action,
+        .session_active = !session->revoked,
+        .same_tenant = kv_id_equal(&session->tenant, &call->who.tenant),
+        .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
+        .block_bytes = kv_pool_block_bytes(prepared->pool),
+        .session_age_s = seconds_since(call, session->created_us),
+        .names = {kv_policy_text(model->id), kv_policy_text(layout), kv_policy_text(session->region)}};
+    KV_TRY(svc_rules_get(call, &call->who.tenant, &rules));
+    enum kv_err rc = decide_by(call, rules, &facts, prepared);
+    svc_rules_put(call->svc, rules);
+    return rc;
 }
 
 static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, const struct kv_blocks_in *in,
@@ -98,7 +132,7 @@ static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const s
     KV_TRY(svc_may_work(call->svc, &call->info));
     KV_TRY(svc_session_open(call, &in->session, &prepared->session));
     KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &model));
-    KV_TRY(decide(call, action, in, prepared));
+    KV_TRY(decide(call, action, in, &model, prepared));
     return prepare_ids(call, &model, in, prepared);
 }
 
@@ -173,6 +207,7 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
                                    .block_ids = prepared->ids,
                                    .slots = in->slots,
                                    .tiers_allowed = prepared->tiers_allowed,
+                                   .limits = prepared->limits,
                                    .deadline_ns = kv_now_ns(call->svc->env) + wait_ms * KV_MS_NS,
                                    .results = out->results,
                                    .tiers = out->tiers};
@@ -181,6 +216,10 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
     memcpy(transfer.trace, call->trace, sizeof transfer.trace);
     KV_TRY(run(call, &transfer));
     svc_metrics_transfer(call->svc, &transfer.tenant, kv_pool_tokens(prepared->pool), &transfer);
+    if (transfer.over_quota == in->count) {
+        return kv_fail(&call->info, KV_E_QUOTA,
+                       "the policy's bytes or blocks are used up; erase sessions, or ask for more");
+    }
     out->op = transfer.op;
     out->done_blocks = transfer.done_blocks;
     out->leading_blocks = transfer.leading_blocks;

@@ -18,14 +18,14 @@ BEGIN {
     may["server/config"] = "dataplane/crypto dataplane/base api"
     # The files of server/ itself wire the storeys together: main, serve, demo.
     may["server"] = "server/cli server/http server/service server/store server/config dataplane/base api"
-    may["server/cli"] = "audit dataplane/io server/config dataplane/crypto dataplane/base api"
+    may["server/cli"] = "policies audit dataplane/io server/config dataplane/crypto dataplane/base api"
 
     only["openssl/"] = "^dataplane/crypto/"
     only["intel-ipsec-mb.h"] = "^dataplane/crypto/sealed[^/]*\\.c$"
     only["liburing.h"] = "^dataplane/io/io_uring\\.c$"
     only["curl/"] = "^dataplane/io/httpc\\.c$"
     only["libpq-fe.h"] = "^server/store/"
-    only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^server/http/codec[^/]*$|^server/cli/"
+    only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^policies/[^/]*_json\\.c$|^server/http/codec[^/]*$|^server/cli/"
     only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$"
 }
 

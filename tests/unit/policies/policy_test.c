@@ -1,67 +1,106 @@
-/* Every combination of facts against a slow reading of the rules. */
+/* The compiled decision against a slow reading of the rules: every question of a finite domain, over many policies. */
 #include "policies/policy.h"
+
+#include "tests/lib/policy_cases.h"
 
 #include <criterion/criterion.h>
 #include <string.h>
 
-/* The rules in words: each false fact forbids, a block over the limit forbids, asking for a lasting tier needs one that
- * is allowed. */
-static bool expected(const struct kv_policy *policy, const struct kv_policy_facts *facts)
+static bool same(const struct kv_policy_decision *a, const struct kv_policy_decision *b)
 {
-    if (!facts->tenant_active || !facts->session_active || !facts->same_tenant) {
-        return false;
-    }
-    if (facts->block_bytes > policy->block_bytes_max) {
-        return false;
-    }
-    if (facts->durable_asked && (policy->tiers_allowed & (1u << KV_TIER_NVME)) == 0 &&
-        (policy->tiers_allowed & (1u << KV_TIER_OBJECT)) == 0) {
-        return false;
-    }
-    return policy->tiers_allowed != 0;
+    return a->allowed == b->allowed && a->reasons == b->reasons && a->tiers_allowed == b->tiers_allowed &&
+           a->obligations == b->obligations;
 }
 
-Test(policy, every_combination_of_facts_is_decided_as_the_rules_say)
+struct asked {
+    uint64_t cases, allowed;
+    uint32_t reasons;
+};
+
+static void ask_all(const json_t *platform, const json_t *tenant, uint64_t step, struct asked *asked)
 {
-    unsigned allowed = 0;
-    for (uint32_t tiers = 0; tiers < 16; tiers += 2) {
-        struct kv_policy policy = {.version = 1, .tiers_allowed = tiers, .block_bytes_max = 100};
-        for (unsigned bits = 0; bits < 32; bits++) {
-            for (unsigned size = 99; size <= 101; size++) {
-                struct kv_policy_facts facts = {.action = KV_POLICY_OFFLOAD,
-                                                .tenant_active = (bits & 1) != 0,
-                                                .session_active = (bits & 2) != 0,
-                                                .same_tenant = (bits & 4) != 0,
-                                                .durable_asked = (bits & 8) != 0,
-                                                .block_bytes = size};
-                struct kv_policy_decision decision;
-                kv_policy_eval(&policy, &facts, &decision);
-                cr_assert_eq(decision.allowed, expected(&policy, &facts));
-                cr_assert_eq(decision.allowed, decision.reasons == 0);
-                cr_assert_eq(decision.tiers_allowed, decision.allowed ? tiers : 0);
-                allowed += decision.allowed;
-            }
+    struct kv_policy_set *set = kvt_policy_set(platform, tenant);
+    struct kvt_question q;
+    for (uint64_t n = 0; kvt_policy_question(n, &q); n += step) {
+        struct kv_policy_decision expected, got;
+        kvt_policy_reference(platform, tenant, &q, &expected);
+        kv_policy_eval(kv_policy_class(set, q.class_name), &q.facts, &got);
+        if (!same(&expected, &got)) {
+            cr_assert_fail("question %lu: expected reasons %x tiers %x, got %x %x\n%s\n%s", (unsigned long)n,
+                           expected.reasons, expected.tiers_allowed, got.reasons, got.tiers_allowed,
+                           json_dumps(platform, 0), json_dumps(tenant, 0));
+        }
+        asked->cases++;
+        asked->allowed += got.allowed;
+        asked->reasons |= got.reasons;
+    }
+    kv_policy_set_free(set);
+}
+
+static void ask_random(unsigned policies, uint64_t step, struct asked *asked)
+{
+    unsigned seed = 7;
+    for (unsigned i = 0; i < policies; i++) {
+        json_t *platform = kvt_policy_random(&seed, true), *tenant = kvt_policy_random(&seed, false);
+        ask_all(platform, tenant, step, asked);
+        json_decref(platform);
+        json_decref(tenant);
+    }
+}
+
+Test(policy, every_question_of_the_domain_is_answered_as_the_rules_are_read)
+{
+    struct asked asked = {0};
+    json_error_t error;
+    json_t *platform = json_loads("{\"tiers\":{\"dram\":{},\"nvme\":{}},\"models\":[\"m-a\",\"m-b\"],\"forbid\":["
+                                  "{\"data_classes\":[\"special\"],\"tiers\":[\"nvme\"]},"
+                                  "{\"models\":[\"m-b\"],\"regions\":[\"us\"],\"actions\":[\"restore\",\"session\"]}]}",
+                                  0, &error);
+    json_t *tenant = json_loads(
+        "{\"tiers\":{\"dram\":{},\"nvme\":{}},\"regions\":[\"eu\",\"us\"],\"max_block_bytes\":1000,"
+        "\"layouts\":[\"0000000000000000000000000000000000000000000000000000000000000001\"],"
+        "\"session\":{\"max_age_seconds\":100},\"erase\":{\"basis\":[\"retention\"],\"require_reason\":true},"
+        "\"classes\":{\"gold\":{\"data_class\":\"special\",\"restore\":\"never\"}},"
+        "\"forbid\":[{\"tiers\":[\"dram\"],\"regions\":[\"us\"]},{\"classes\":[\"default\"],\"models\":[\"m-a\"],"
+        "\"layouts\":[\"0000000000000000000000000000000000000000000000000000000000000001\"]}]}",
+        0, &error);
+    cr_assert(platform != NULL && tenant != NULL);
+    ask_all(platform, tenant, 1, &asked);
+    cr_expect_gt(asked.cases, 200000);
+    cr_expect_gt(asked.allowed, 1000); /* the control: some are allowed */
+    cr_expect_eq(asked.reasons, (1u << KV_POLICY_REASONS) - 1 - KV_POLICY_ACTION_UNKNOWN);
+    json_decref(platform);
+    json_decref(tenant);
+}
+
+Test(policy, random_policies_are_answered_as_they_are_read)
+{
+    struct asked asked = {0};
+    ask_random(600, 397, &asked);
+    cr_expect_gt(asked.cases, 300000);
+    cr_expect_gt(asked.allowed, 1000);
+}
+
+Test(policy, what_is_not_known_is_denied)
+{
+    struct kv_policy_decision decision;
+    struct kv_policy_facts facts = {.action = KV_POLICY_OFFLOAD, .tenant_active = true};
+    kv_policy_eval(NULL, &facts, &decision);
+    cr_expect(!decision.allowed && decision.reasons == KV_POLICY_CLASS_UNKNOWN && decision.tiers_allowed == 0);
+    facts.action = KV_POLICY_ACTIONS;
+    kv_policy_eval(NULL, &facts, &decision);
+    cr_expect(!decision.allowed && decision.reasons == KV_POLICY_ACTION_UNKNOWN);
+}
+
+Test(policy, each_reason_has_a_name_of_its_own)
+{
+    cr_expect_str_eq(kv_policy_reason_name(0), "");
+    for (unsigned i = 0; i < KV_POLICY_REASONS; i++) {
+        const char *name = kv_policy_reason_name(1u << i);
+        cr_expect_gt(strlen(name), 0);
+        for (unsigned j = 0; j < i; j++) {
+            cr_expect_str_neq(name, kv_policy_reason_name(1u << j));
         }
     }
-    cr_assert_gt(allowed, 0); /* the control: some are allowed */
-}
-
-Test(policy, a_reason_has_a_name_and_none_is_empty)
-{
-    cr_assert_str_eq(kv_policy_reason_name(0), "");
-    cr_assert_str_eq(kv_policy_reason_name(KV_POLICY_TENANT_INACTIVE), "tenant_inactive");
-    cr_assert_str_eq(kv_policy_reason_name(KV_POLICY_BLOCK_TOO_LARGE), "block_too_large");
-    cr_assert_str_eq(kv_policy_reason_name(KV_POLICY_OTHER_TENANT | KV_POLICY_BLOCK_TOO_LARGE), "other_tenant");
-}
-
-Test(policy, a_block_of_the_limit_is_allowed_and_one_byte_more_is_not)
-{
-    struct kv_policy_facts facts = {.tenant_active = true, .session_active = true, .same_tenant = true};
-    struct kv_policy_decision decision;
-    facts.block_bytes = (uint64_t)KV_MAX_BLOCK_BYTES;
-    kv_policy_eval(&kv_policy_standard, &facts, &decision);
-    cr_assert(decision.allowed);
-    facts.block_bytes++;
-    kv_policy_eval(&kv_policy_standard, &facts, &decision);
-    cr_assert_eq(decision.reasons, KV_POLICY_BLOCK_TOO_LARGE);
+    cr_expect_str_eq(kv_policy_reason_name(KV_POLICY_OTHER_TENANT | KV_POLICY_BLOCK_TOO_LARGE), "other_tenant");
 }

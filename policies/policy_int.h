@@ -1,0 +1,59 @@
+/* The parsed document, between the parser and the compiler. */
+#ifndef KV_POLICY_INT_H
+#define KV_POLICY_INT_H
+
+#include "policies/policy_set.h"
+
+#define NAMES_MAX 64   /* KV_MAX_POLICY_NAMES */
+#define CLASSES_MAX 16 /* KV_MAX_POLICY_CLASSES */
+#define RULES_MAX 64   /* KV_MAX_POLICY_RULES */
+#define NAME_SIZE 129  /* the longest name and NUL */
+#define CLASS_SIZE 33
+
+/* One ceiling. What is not given restricts nothing. */
+struct level {
+    bool tiers_given;
+    uint32_t tiers;
+    bool given[KV_POLICY_KINDS];
+    uint64_t names[KV_POLICY_KINDS]; /* bits into the document's names */
+    struct kv_policy_limits limits;
+    bool restore_given, data_class_given;
+    uint8_t restore, data_class;
+};
+
+struct doc_class {
+    char name[CLASS_SIZE];
+    struct level level;
+};
+
+struct doc_rule {
+    struct kv_policy_rule rule;
+    uint32_t classes;      /* bits into the document's classes */
+    uint32_t data_classes; /* bits of enum kv_policy_data_class */
+};
+
+struct doc_names {
+    uint32_t count;
+    char list[NAMES_MAX][NAME_SIZE];
+};
+
+struct kv_policy_doc {
+    enum kv_policy_level kind;
+    struct level top;
+    uint32_t class_count; /* the first is "default" */
+    struct doc_class classes[CLASSES_MAX];
+    struct doc_names names[KV_POLICY_KINDS];
+    uint32_t rule_count;
+    struct doc_rule rules[RULES_MAX];
+    struct kv_policy_quota quota;
+    uint32_t bases;
+    bool reason_required;
+    uint64_t erase_sla_s;
+};
+
+extern const char *const kv_policy_basis_names[KV_BASES];
+extern const char *const kv_policy_data_class_names[KV_DATA_CLASSES];
+extern const char *const kv_policy_restore_names[3];
+extern const char *const kv_policy_tier_names[KV_POLICY_TIERS];
+
+#endif
