@@ -204,8 +204,7 @@ static void compare_classes(const struct kv_policy_set *before, const struct kv_
         const char *name = after->classes[i].name;
         if (kv_policy_class(before, name) == NULL) {
             /* Who may make sessions could have made them in "default": a new class is looser where it is wider. */
-            struct pair pair = {
-                .before = &before->classes[0], .after = &after->classes[i], .diff = diff, .name = name};
+            struct pair pair = {.before = &before->classes[0], .after = &after->classes[i], .diff = diff, .name = name};
             compare_class(&pair, domain);
         }
     }

@@ -27,5 +27,8 @@ kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;
 
 kv_handler kv_h_tier_get, kv_h_engine_list, kv_h_engine_get;
 kv_handler kv_h_status, kv_h_config, kv_h_log_level, kv_h_log_level_change, kv_h_backups;
+kv_handler kv_h_policy_get, kv_h_policy_put, kv_h_policy_versions, kv_h_policy_version;
+kv_handler kv_h_platform_policy_get, kv_h_platform_policy_put, kv_h_platform_policy_versions;
+kv_handler kv_h_platform_policy_version, kv_h_policy_evaluate, kv_h_policy_diff, kv_h_policy_dry_run;
 
 #endif

@@ -63,8 +63,12 @@ class TheContract(unittest.TestCase):
 
     def closed(self, schema, where):
         schema = rig.contract.resolve(schema)
-        if schema.get("type") == "object" and "propertyNames" not in schema:  # a map: its names are the client's
-            self.assertIs(schema.get("additionalProperties"), False, where)
+        if schema.get("type") == "object":
+            values = schema.get("additionalProperties")
+            if "propertyNames" in schema:  # a map: its names are the client's, its values are not free
+                self.closed(values, f"{where} *")
+            else:
+                self.assertIs(values, False, where)
         for name, child in schema.get("properties", {}).items():
             self.closed(child, f"{where} {name}")
         for child in schema.get("oneOf", []) + ([schema["items"]] if "items" in schema else []):

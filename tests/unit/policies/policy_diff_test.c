@@ -195,6 +195,17 @@ Test(policy_diff, each_number_and_mode_counts_in_its_direction)
     }
 }
 
+Test(policy_diff, a_new_class_is_looser_where_it_allows_more_than_default_did)
+{
+    const char *none = "{\"tiers\":{\"dram\":{}}}";
+    const char *narrow = "{\"tiers\":{\"dram\":{}},\"classes\":{\"x\":{\"restore\":\"never\"}}}";
+    const char *low = "{\"tiers\":{\"dram\":{}},\"classes\":{\"default\":{\"restore\":\"never\"}}}";
+    const char *wide = "{\"tiers\":{\"dram\":{}},\"classes\":{\"default\":{\"restore\":\"never\"},\"x\":{}}}";
+    expect(none, narrow, false, true);
+    expect(narrow, none, false, true);
+    expect(low, wide, true, false);
+}
+
 Test(policy_diff, saying_that_data_is_less_special_loosens_what_the_platform_forbids)
 {
     json_error_t error;
