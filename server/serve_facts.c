@@ -65,7 +65,7 @@ void serve_know_facts(struct server *server)
         .root_in_memory = memory,
         .root_in_state = !memory && below(server->root_path, server->state),
         .root_beside_data = !memory && same_file_system(server->root_path, server->state),
-        .insecure_listen =
-            strncmp(conf->http_listen, "127.", 4) != 0 && strncmp(conf->http_listen, "localhost", 9) != 0,
+        .insecure_listen = conf->tls_cert_file[0] == '\0' && strncmp(conf->http_listen, "127.", 4) != 0 &&
+                           strncmp(conf->http_listen, "[::1]", 5) != 0,
     };
 }

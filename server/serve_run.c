@@ -52,6 +52,7 @@ static void reap(const struct server *server)
 
 static void look_after(struct server *server)
 {
+    kv_httpd_look_at_tls(server->httpd, false);
     watch_cluster(server);
     reap(server);
     uint64_t now = kv_now_ns(server->env);
@@ -74,6 +75,7 @@ static void apply(struct server *server)
                                    .erase = (unsigned)conf->rate_erase,
                                    .peer = (unsigned)conf->rate_public};
     kv_httpd_set_rates(server->httpd, &rates);
+    kv_httpd_look_at_tls(server->httpd, true);
     if (kv_log_parse_level(conf->log_level, &level) == KV_OK) {
         kv_log_set_level(level);
     }

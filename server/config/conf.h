@@ -15,6 +15,10 @@
 
 struct kv_conf {
     char http_listen[KV_CONF_TEXT_SIZE], http_admin_listen[KV_CONF_TEXT_SIZE], http_socket[KV_CONF_TEXT_SIZE];
+    char http_insecure_listen[KV_CONF_TEXT_SIZE], tls_cert_file[KV_CONF_TEXT_SIZE], tls_key_file[KV_CONF_TEXT_SIZE],
+        tls_client_ca_file[KV_CONF_TEXT_SIZE], tls_min[KV_CONF_TEXT_SIZE];
+    uint64_t tls_reload_ms, http_per_ip;
+    char http_socket_mode[KV_CONF_TEXT_SIZE], http_socket_uids[KV_CONF_TEXT_SIZE];
     uint64_t http_connections, http_header_timeout_ms, http_idle_timeout_ms;
     char http_cors_origins[KV_CONF_TEXT_SIZE], http_require_idempotency_key[KV_CONF_TEXT_SIZE],
         http_require_if_match[KV_CONF_TEXT_SIZE];

@@ -23,6 +23,7 @@
 #include "server/http/problem.h"
 #include "server/http/reaper.h"
 #include "server/http/stream.h"
+#include "server/http/tls.h"
 #include "server/http/worker.h"
 
 #include <microhttpd.h>
@@ -102,6 +103,24 @@ static int fd_of(struct MHD_Connection *connection)
     return info == NULL ? -1 : info->connect_fd;
 }
 
+/* Who is at the other end, as far as the connection itself knows: a user of the socket, a certificate. */
+static KV_RC check_peer(struct kv_listener *listener, struct kv_req *req, struct MHD_Connection *connection,
+                        struct kv_errinfo *info)
+{
+    struct kv_httpd *httpd = listener->httpd;
+    if (listener == &httpd->listeners[LISTEN_SOCKET] && !kv_listen_uid_ok(&httpd->socket_uids, req->fd)) {
+        return kv_fail(info, KV_E_FORBIDDEN, "this user may not use the socket; see http.socket_allow_uids");
+    }
+    req->tls = listener == &httpd->listeners[LISTEN_API] && httpd->tls != NULL;
+    if (req->tls) {
+        const union MHD_ConnectionInfo *at = MHD_get_connection_info(connection, MHD_CONNECTION_INFO_GNUTLS_SESSION);
+        if (!kv_tls_client_ok(httpd->tls, at == NULL ? NULL : at->tls_session)) {
+            return kv_fail(info, KV_E_UNAUTHENTICATED, "connect with a certificate of an authority that is known here");
+        }
+    }
+    return KV_OK;
+}
+
 static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *req, struct MHD_Connection *connection,
                                   const char *method, const char *version)
 {
@@ -111,6 +130,9 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
     req->fd = fd_of(connection);
     req->begun_ns = kv_now_ns(req->httpd->conf.env);
     enum kv_err rc = kv_req_guard(req, connection, method, version, &info);
+    if (rc == KV_OK) {
+        rc = check_peer(listener, req, connection, &info);
+    }
     if (rc != KV_OK) {
         return refuse(req, connection, rc, &info, true);
     }

@@ -39,6 +39,7 @@ static void put_safety(const struct sink *to, const struct kv_req *req)
     put(to, "X-Content-Type-Options", "nosniff");
     put(to, "Cache-Control", req->response.cache_control == NULL ? "no-store" : req->response.cache_control);
     put(to, "Referrer-Policy", "no-referrer");
+    put(to, "Strict-Transport-Security", req->tls ? "max-age=31536000" : NULL);
     if (req->response.content_type != NULL && strncmp(req->response.content_type, "text/html", 9) == 0) {
         put(to, "Content-Security-Policy",
             "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "

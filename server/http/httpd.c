@@ -9,12 +9,13 @@
 #include "dataplane/base/mem.h"
 #include "server/http/count.h"
 #include "server/http/line.h"
+#include "server/http/listen.h"
 #include "server/http/once.h"
 #include "server/http/parking.h"
 #include "server/http/reaper.h"
+#include "server/http/tls.h"
 #include "server/http/worker.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <microhttpd.h>
 #include <pthread.h>
@@ -22,8 +23,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -139,71 +138,39 @@ KV_RC kv_httpd_serve(struct kv_httpd *httpd, struct kv_svc *svc, struct kv_errin
 
 /* --- listening --------------------------------------------------------------------------------------------------- */
 
-static KV_RC bind_tcp(const char *address, struct kv_errinfo *info, int *ret_fd, unsigned *ret_port)
+static struct MHD_OptionItem text_option(enum MHD_OPTION option, const char *text)
 {
-    char host[64];
-    const char *colon = strrchr(address, ':');
-    unsigned port = 0;
-    struct sockaddr_in at = {.sin_family = AF_INET};
-    if (colon == NULL || (size_t)(colon - address) >= sizeof host || sscanf(colon + 1, "%5u", &port) != 1 ||
-        port > 65535) {
-        return kv_fail(info, KV_E_CONFIG, "\"%.60s\" is not an address; write 127.0.0.1:7433", address);
-    }
-    snprintf(host, sizeof host, "%.*s", (int)(colon - address), address);
-    at.sin_port = htons((uint16_t)port);
-    if (inet_pton(AF_INET, host, &at.sin_addr) != 1 || (ntohl(at.sin_addr.s_addr) >> 24) != 127) {
-        return kv_fail(info, KV_E_CONFIG, "%.60s is not a loopback address; this version listens on 127.0.0.0/8 only",
-                       host);
-    }
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    socklen_t size = sizeof at;
-    if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) != 0 ||
-        bind(fd, (struct sockaddr *)&at, size) != 0 || listen(fd, 511) != 0 ||
-        getsockname(fd, (struct sockaddr *)&at, &size) != 0) {
-        enum kv_err rc = kv_fail(info, KV_E_CONFIG,
-                                 "cannot listen on %.60s: %s; set http.listen and http.admin_listen to free ports",
-                                 address, strerror(errno));
-        close(fd);
-        return rc;
-    }
-    *ret_fd = fd;
-    *ret_port = ntohs(at.sin_port);
-    return KV_OK;
-}
-
-static KV_RC bind_unix(const char *path, struct kv_errinfo *info, int *ret_fd)
-{
-    struct sockaddr_un at = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof at.sun_path) {
-        return kv_fail(info, KV_E_CONFIG, "the socket's path is over %zu bytes; set http.socket to a shorter one",
-                       sizeof at.sun_path - 1);
-    }
-    strncpy(at.sun_path, path, sizeof at.sun_path - 1);
-    unlink(path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0 || bind(fd, (struct sockaddr *)&at, sizeof at) != 0 || chmod(path, 0660) != 0 || listen(fd, 511) != 0) {
-        enum kv_err rc =
-            kv_fail(info, KV_E_CONFIG, "cannot listen on the engine socket: %s; set http.socket to another path",
-                    strerror(errno));
-        close(fd);
-        return rc;
-    }
-    *ret_fd = fd;
-    return KV_OK;
+    return (struct MHD_OptionItem){option, 0, (void *)(uintptr_t)text}; /* the library only reads it */
 }
 
 static KV_RC start_listener(struct kv_httpd *httpd, struct kv_listener *listener, unsigned kind,
                             struct kv_errinfo *info)
 {
+    bool tls = listener == &httpd->listeners[LISTEN_API] && httpd->tls != NULL;
+    unsigned n = 0;
+    struct MHD_OptionItem more[5] = {{MHD_OPTION_END, 0, NULL}};
     listener->kind = kind;
+    if (httpd->conf.per_ip > 0) {
+        more[n++] = (struct MHD_OptionItem){MHD_OPTION_PER_IP_CONNECTION_LIMIT, httpd->conf.per_ip, NULL};
+    }
+    if (tls) {
+        more[n++] = text_option(MHD_OPTION_HTTPS_PRIORITIES, kv_tls_priorities(httpd->tls));
+        more[n++] = (struct MHD_OptionItem){MHD_OPTION_HTTPS_CERT_CALLBACK2, 0, kv_tls_retrieve()};
+    }
+    if (tls && kv_tls_client_ca(httpd->tls) != NULL) { /* so that clients are asked for one; judged in access.c */
+        more[n++] = text_option(MHD_OPTION_HTTPS_MEM_TRUST, kv_tls_client_ca(httpd->tls));
+    }
+    more[n] = (struct MHD_OptionItem){MHD_OPTION_END, 0, NULL};
     listener->daemon = MHD_start_daemon(
-        MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC | MHD_USE_ERROR_LOG, 0, NULL, NULL,
-        kv_access_access, listener, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL, MHD_OPTION_LISTEN_SOCKET,
-        listener->fd, MHD_OPTION_STRICT_FOR_CLIENT, STRICT, MHD_OPTION_URI_LOG_CALLBACK, kv_access_target, listener,
-        MHD_OPTION_UNESCAPE_CALLBACK, kv_access_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED, kv_access_completed,
-        listener, MHD_OPTION_NOTIFY_CONNECTION, kv_access_connection, listener, MHD_OPTION_CONNECTION_LIMIT,
-        httpd->conf.connections, MHD_OPTION_CONNECTION_TIMEOUT, (unsigned)(httpd->conf.idle_timeout_ms / 1000),
-        MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES, MHD_OPTION_END);
+        (tls ? (unsigned)MHD_USE_TLS : 0) | MHD_USE_EPOLL_INTERNAL_THREAD | MHD_ALLOW_SUSPEND_RESUME | MHD_USE_ITC |
+            MHD_USE_ERROR_LOG,
+        0, NULL, NULL, kv_access_access, listener, MHD_OPTION_EXTERNAL_LOGGER, on_library_log, NULL,
+        MHD_OPTION_LISTEN_SOCKET, listener->fd, MHD_OPTION_STRICT_FOR_CLIENT, STRICT, MHD_OPTION_URI_LOG_CALLBACK,
+        kv_access_target, listener, MHD_OPTION_UNESCAPE_CALLBACK, kv_access_unescape, NULL, MHD_OPTION_NOTIFY_COMPLETED,
+        kv_access_completed, listener, MHD_OPTION_NOTIFY_CONNECTION, kv_access_connection, listener,
+        MHD_OPTION_CONNECTION_LIMIT, httpd->conf.connections, MHD_OPTION_CONNECTION_TIMEOUT,
+        (unsigned)(httpd->conf.idle_timeout_ms / 1000), MHD_OPTION_CONNECTION_MEMORY_LIMIT, (size_t)POOL_BYTES,
+        MHD_OPTION_ARRAY, more, MHD_OPTION_END);
     return listener->daemon != NULL ? KV_OK : kv_fail(info, KV_E_INTERNAL, "the HTTP library did not start");
 }
 
@@ -211,14 +178,29 @@ static KV_RC start_listeners(struct kv_httpd *httpd, struct kv_errinfo *info)
 {
     struct kv_listener *api = &httpd->listeners[LISTEN_API], *admin = &httpd->listeners[LISTEN_ADMIN],
                        *sock = &httpd->listeners[LISTEN_SOCKET];
-    KV_TRY(bind_tcp(httpd->conf.listen, info, &api->fd, &api->port));
+    bool local = false;
+    KV_TRY(kv_listen_tcp(httpd->conf.listen, info, &api->fd, &api->port, &local));
+    if (!local && httpd->tls == NULL && !httpd->conf.insecure_listen) {
+        return kv_fail(info, KV_E_CONFIG,
+                       "http.listen is not loopback and API keys would cross the network in the clear: set "
+                       "http.tls.cert_file and key_file, or http.insecure_listen=true behind a proxy with TLS");
+    }
+    if (!local && httpd->tls == NULL) {
+        kv_log(KV_LOG_WARN, "http", "insecure-listen",
+               KV_FT("text", "API keys are not encrypted here; a proxy in front has to do it"));
+    }
     KV_TRY(start_listener(httpd, api, KV_ROUTE_API, info));
-    KV_TRY(bind_tcp(httpd->conf.admin_listen, info, &admin->fd, &admin->port));
+    KV_TRY(kv_listen_tcp(httpd->conf.admin_listen, info, &admin->fd, &admin->port, &local));
+    if (!local) {
+        kv_log(KV_LOG_WARN, "http", "admin-listener-is-not-loopback",
+               KV_FT("text", "others than this machine see probes and, without metrics.auth, metrics"));
+    }
     KV_TRY(start_listener(httpd, admin, KV_ROUTE_ADMIN, info));
     if (httpd->conf.socket == NULL) {
         return KV_OK;
     }
-    KV_TRY(bind_unix(httpd->conf.socket, info, &sock->fd));
+    unsigned mode = httpd->conf.socket_mode == 0 ? 0660 : httpd->conf.socket_mode;
+    KV_TRY(kv_listen_unix(httpd->conf.socket, mode, info, &sock->fd));
     return start_listener(httpd, sock, KV_ROUTE_API, info);
 }
 
@@ -250,6 +232,12 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
         rc = kv_secret_answers_new(conf->env, &httpd->secret_answers);
     }
     if (rc == KV_OK) {
+        rc = kv_listen_uids_parse(conf->socket_allow_uids, info, &httpd->socket_uids);
+    }
+    if (rc == KV_OK && conf->tls.cert_file != NULL && conf->tls.cert_file[0] != '\0') {
+        rc = kv_tls_new(&conf->tls, conf->env, info, &httpd->tls);
+    }
+    if (rc == KV_OK) {
         rc = start_listeners(httpd, info);
     }
     if (rc != KV_OK) {
@@ -258,6 +246,13 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
     }
     *ret_httpd = httpd;
     return KV_OK;
+}
+
+void kv_httpd_look_at_tls(struct kv_httpd *httpd, bool now)
+{
+    if (httpd->tls != NULL) {
+        kv_tls_look(httpd->tls, now);
+    }
 }
 
 /* --- the end ----------------------------------------------------------------------------------------------------- */
@@ -313,6 +308,7 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     }
     kv_probes_done(httpd);
     kv_parking_free(httpd->parking);
+    kv_tls_free(httpd->tls);
     kv_reaper_free(httpd->reaper);
     kv_rate_free(httpd->rate);
     kv_secret_answers_free(httpd->secret_answers);

@@ -8,6 +8,7 @@
 #define KV_HTTP_HTTPD_H
 
 #include "server/http/facts.h"
+#include "server/http/tls.h"
 #include "server/service/svc.h"
 
 /* Which changes need If-Match, where the route takes it. */
@@ -18,16 +19,21 @@ struct kv_httpd_rates {
 };
 
 struct kv_httpd_conf {
-    const char *listen, *admin_listen; /* "127.0.0.1:7433"; loopback only. Port 0: chosen */
+    const char *listen, *admin_listen; /* "127.0.0.1:7433", "[::1]:7433". Port 0: chosen */
     const char *socket;                /* UNIX socket; NULL: none */
     unsigned connections, threads;
+    unsigned per_ip;               /* connections of one address; 0: no limit */
+    bool insecure_listen;          /* `listen` may be beyond loopback without TLS */
+    struct kv_tls_conf tls;        /* without cert_file: none */
+    unsigned socket_mode;          /* 0: 0660 */
+    const char *socket_allow_uids; /* "0,1000"; NULL or "": whoever the mode lets */
     uint64_t header_timeout_ms, idle_timeout_ms;
     const char *cors_origins; /* comma-separated; NULL or "": none */
     bool require_idempotency_key;
     enum kv_match_rule require_if_match;
     struct kv_httpd_rates rates;
     const struct kv_http_facts *facts; /* borrowed until kv_httpd_stop; NULL: none are known */
-    uint64_t heartbeat_ms; /* of event streams */
+    uint64_t heartbeat_ms;             /* of event streams */
     bool metrics_auth, metrics_no_openmetrics, metrics_no_exemplars;
     const struct kv_env *env;
 };
@@ -43,6 +49,8 @@ KV_RC kv_httpd_serve(struct kv_httpd *httpd, struct kv_svc *svc, struct kv_errin
 KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns);
 void kv_httpd_stop(struct kv_httpd *httpd);                                          /* after kv_httpd_quiesce; frees */
 void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rates); /* thread: any, any time */
+/* Certificates that changed are taken for new connections; `now`: without waiting for the interval. Thread: main. */
+void kv_httpd_look_at_tls(struct kv_httpd *httpd, bool now);
 unsigned kv_httpd_port(const struct kv_httpd *httpd);
 unsigned kv_httpd_admin_port(const struct kv_httpd *httpd);
 

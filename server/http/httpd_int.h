@@ -4,6 +4,7 @@
 #define KV_HTTP_HTTPD_INT_H
 
 #include "server/http/httpd.h"
+#include "server/http/listen.h"
 #include "server/http/rate.h"
 #include "server/http/router.h"
 
@@ -16,6 +17,7 @@ struct MHD_Daemon;
 struct kv_reaper;
 struct kv_secret_answers;
 struct kv_line;
+struct kv_tls;
 struct kv_parking;
 
 struct kv_listener {
@@ -35,6 +37,8 @@ struct kv_httpd {
     struct kv_line *line;       /* of requests that wait for a service thread */
     struct kv_parking *parking; /* of those that wait for an event, and of streams */
     struct kv_reaper *reaper;
+    struct kv_tls *tls; /* of the API's TCP listener; NULL: none */
+    struct kv_listen_uids socket_uids;
     struct kv_rate *rate;
     struct kv_secret_answers *secret_answers;
     _Atomic(struct kv_svc *) svc;                /* NULL until the service is up */

@@ -121,6 +121,7 @@ struct kv_req {
     uint64_t park_until_ns;   /* 0: it has not waited yet */
     bool parks, resumed;      /* its handler asked to wait; what runs now is the continuation */
     int fd;                   /* of the connection; to look at only */
+    bool tls;                 /* it came encrypted */
     struct kv_stream *stream; /* owned: the answer is a stream of events */
     struct kv_response response;
 };

@@ -101,6 +101,8 @@ static const struct bounds all_bounds[] = {
     ROW("http.connections", http_connections, "1", "0", "100000", "100001", 1, 100000),
     ROW("http.header_timeout", http_header_timeout_ms, "100ms", "99ms", "10m", "600001ms", 100, 600000),
     ROW("http.idle_timeout", http_idle_timeout_ms, "1s", "999ms", "1h", "3600001ms", 1000, 3600000),
+    ROW("http.per_ip", http_per_ip, "0", "-1", "100000", "100001", 0, 100000),
+    ROW("http.tls.reload_interval", tls_reload_ms, "1s", "999ms", "1d", "86400001ms", 1000, 86400000),
     ROW("events.heartbeat", events_heartbeat_ms, "1s", "999ms", "10m", "600001ms", 1000, 600000),
     ROW("service.threads", service_threads, "1", "0", "64", "65", 1, 64),
     ROW("tiers.dram.bytes", dram_bytes, "1MiB", "1048575", "1TiB", "1099511627777", 1048576, 1099511627776),
