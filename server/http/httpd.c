@@ -78,12 +78,24 @@ unsigned kv_httpd_connections(struct kv_httpd *httpd, unsigned listener)
 
 /* --- service threads --------------------------------------------------------------------------------------------- */
 
+static void work(struct kv_httpd *httpd, struct kv_call *call, struct kv_req *req)
+{
+    struct kv_work item = {.req = req};
+    pthread_mutex_lock(&httpd->work_mutex);
+    LIST_INSERT_HEAD(&httpd->work, &item, link);
+    pthread_mutex_unlock(&httpd->work_mutex);
+    kv_worker_run(call, req);
+    pthread_mutex_lock(&httpd->work_mutex);
+    LIST_REMOVE(&item, link);
+    pthread_mutex_unlock(&httpd->work_mutex);
+}
+
 /* One request, until it is answered or waits elsewhere. */
 static void serve(struct kv_httpd *httpd, struct kv_call *call, struct kv_req *req)
 {
     do {
         kv_call_reset(call);
-        kv_worker_run(call, req);
+        work(httpd, call, req);
         if (req->parks && kv_parking_take(httpd->parking, req)) {
             return;
         }
@@ -211,6 +223,8 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
         return KV_E_NO_MEMORY;
     }
     httpd->conf = *conf;
+    pthread_mutex_init(&httpd->work_mutex, NULL);
+    LIST_INIT(&httpd->work);
     for (int i = 0; i < LISTENERS; i++) {
         httpd->listeners[i].httpd = httpd;
         httpd->listeners[i].fd = -1;
@@ -257,6 +271,26 @@ void kv_httpd_look_at_tls(struct kv_httpd *httpd, bool now)
 
 /* --- the end ----------------------------------------------------------------------------------------------------- */
 
+/* Who is not going to get an answer: a line each for those that are worked on, and how many never came to that. */
+static void say_what_is_cut(struct kv_httpd *httpd)
+{
+    unsigned all = atomic_load(&httpd->running), working = 0;
+    uint64_t now = kv_now_ns(httpd->conf.env);
+    const struct kv_work *item = NULL;
+    pthread_mutex_lock(&httpd->work_mutex);
+    LIST_FOREACH(item, &httpd->work, link)
+    {
+        working++;
+        kv_log(KV_LOG_WARN, "http", "cut-off", KV_FT("method", item->req->method),
+               KV_FT("route", item->req->route->pattern), KV_FT("request_id", item->req->request_id),
+               KV_FU("after_ms", (now - item->req->begun_ns) / KV_MS_NS));
+    }
+    pthread_mutex_unlock(&httpd->work_mutex);
+    if (all > working) {
+        kv_log(KV_LOG_WARN, "http", "cut-off-in-the-queue", KV_FU("requests", all - working));
+    }
+}
+
 KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns)
 {
     uint64_t deadline = kv_now_ns(httpd->conf.env) + grace_ns;
@@ -276,7 +310,11 @@ KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns)
         struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }
-    return atomic_load(&httpd->running) == 0 ? KV_OK : KV_E_TIMEOUT;
+    if (atomic_load(&httpd->running) == 0) {
+        return KV_OK;
+    }
+    say_what_is_cut(httpd);
+    return KV_E_TIMEOUT;
 }
 
 void kv_httpd_stop(struct kv_httpd *httpd)
@@ -313,5 +351,6 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     kv_rate_free(httpd->rate);
     kv_secret_answers_free(httpd->secret_answers);
     kv_line_free(httpd->line);
+    pthread_mutex_destroy(&httpd->work_mutex);
     kv_free(httpd);
 }

@@ -45,7 +45,8 @@ struct kv_httpd;
 KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, struct kv_httpd **ret_httpd);
 /* The service is up. Starts the service threads. `svc` is borrowed until kv_httpd_stop. */
 KV_RC kv_httpd_serve(struct kv_httpd *httpd, struct kv_svc *svc, struct kv_errinfo *info);
-/* No new connections; what is queued and running is answered within the grace, the rest is cut (KV_E_TIMEOUT). */
+/* No new connections; what is queued and running is answered within the grace, the rest is cut (KV_E_TIMEOUT),
+ * and the log names it. */
 KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns);
 void kv_httpd_stop(struct kv_httpd *httpd);                                          /* after kv_httpd_quiesce; frees */
 void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rates); /* thread: any, any time */

@@ -10,6 +10,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <sys/queue.h>
 
 #define KV_HTTPD_THREADS_MAX 64
 
@@ -27,6 +28,12 @@ struct kv_listener {
     int fd;
     unsigned port;
     bool quiesced; /* the socket is ours to close, after the library's thread ended */
+};
+
+/* What a service thread works on; on its stack while it does. */
+struct kv_work {
+    const struct kv_req *req;
+    LIST_ENTRY(kv_work) link;
 };
 
 enum { LISTEN_API, LISTEN_ADMIN, LISTEN_SOCKET, LISTENERS };
@@ -47,6 +54,8 @@ struct kv_httpd {
     atomic_ullong body_bytes; /* of all requests at once */
     atomic_uint log_turn;     /* which of what comes often is logged */
     atomic_uint running;      /* requests between the queue's push and their resume */
+    pthread_mutex_t work_mutex;
+    LIST_HEAD(, kv_work) work; /* under work_mutex; a request in it is its service thread's */
 };
 
 struct kv_svc *kv_httpd_svc(struct kv_httpd *httpd); /* NULL until the service is up */

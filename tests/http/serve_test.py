@@ -1,5 +1,6 @@
 """A server's life as the service manager, the orchestrator and the operator see it: what it tells, how it reloads, how
 it ends."""
+import http.client
 import json
 import os
 import pathlib
@@ -173,6 +174,34 @@ class End(unittest.TestCase):
         server.process.send_signal(signal.SIGTERM)
         self.assertEqual(server.process.wait(20), 128 + signal.SIGTERM)
         self.assertLess(time.monotonic() - begun, 10)
+
+    def test_what_the_grace_was_too_short_for_is_named(self):
+        database = postgres.Postgres()
+        self.addCleanup(database.remove)
+        server = rig.Server(f"--db.url={database.url}", "--shutdown.grace=0s", "--db.lock_timeout=5s")
+        self.addCleanup(server.remove)
+        holder = subprocess.Popen([f"{database.bin}/psql", "-XAtq", database.url, "-c",
+                                   "BEGIN; LOCK TABLE kvrun.tenant; SELECT 'held'; SELECT pg_sleep(60)"],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(lambda: (holder.kill(), holder.wait()))
+        rig.wait_for("the lock", lambda: database.sql("SELECT count(*) FROM pg_locks WHERE mode = 'AccessExclusiveLock'"
+                                                      " AND relation = 'kvrun.tenant'::regclass AND granted") == "1")
+
+        def slow():
+            try:
+                server.call("POST", "/v1/tenants", server.operator, {"name": "too-late"}, {"X-Request-Id": "cut-me"})
+            except (OSError, http.client.HTTPException):
+                pass  # it was cut off
+
+        caller = threading.Thread(target=slow)
+        caller.start()
+        rig.wait_for("the request", lambda: database.sql(
+            "SELECT count(*) FROM pg_locks WHERE relation = 'kvrun.tenant'::regclass AND NOT granted") != "0")
+        self.assertEqual(server.stop(), 1)
+        caller.join(30)
+        cut = [json.loads(line) for line in server.log if '"event":"cut-off"' in line]
+        self.assertEqual([(line["method"], line["route"]) for line in cut], [("POST", "/v1/tenants")])
+        self.assertTrue(cut[0]["request_id"])
 
     def test_the_end_is_recorded(self):
         database = postgres.Postgres()
