@@ -108,5 +108,8 @@ struct kv_cert_report {
  * codes: not verifiable at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED.
  */
 KV_RC kv_cert_verify(struct kv_bytes bundle, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report);
+/* The same for a compact JWS alone: the first five checks. That it is in a log nothing here shows, and the report says
+ * so. */
+KV_RC kv_cert_verify_jws(struct kv_bytes jws, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report);
 
 #endif

@@ -240,20 +240,66 @@ static void check_covers(const struct bundle *bundle, const struct kv_cert_claim
     }
 }
 
-static KV_RC check_all(const struct bundle *bundle, const struct kv_cert_keys *keys, struct kv_cert_report *report)
+/* What can be checked of the JWS alone. */
+static KV_RC check_jws(const struct bundle *bundle, const struct kv_cert_keys *keys, struct kv_cert_report *report,
+                       struct kv_cert_claims *claims)
 {
     struct kv_errinfo info = {.text = "no memory"};
-    struct kv_cert_claims claims;
     KV_TRY(check_header(bundle, keys, report));
     check_signature(bundle, keys, report);
     check_canonical(bundle, report);
-    bool ok = kv_cert_claims_parse(bundle->payload, &info, &claims) == KV_OK;
+    bool ok = kv_cert_claims_parse(bundle->payload, &info, claims) == KV_OK;
     set_check(report, KV_CHECK_CLAIMS, ok, "%.150s", ok ? "complete, and they go together" : info.text);
+    kv_buf_append(&report->payload, bundle->payload.data, bundle->payload.len);
+    return kv_buf_check(&report->payload);
+}
+
+static KV_RC check_all(const struct bundle *bundle, const struct kv_cert_keys *keys, struct kv_cert_report *report)
+{
+    struct kv_cert_claims claims;
+    KV_TRY(check_jws(bundle, keys, report, &claims));
     check_checkpoint(bundle, keys, report);
     KV_TRY(check_inclusion(bundle, report));
     check_covers(bundle, &claims, report);
-    kv_buf_append(&report->payload, bundle->payload.data, bundle->payload.len);
-    return kv_buf_check(&report->payload);
+    return KV_OK;
+}
+
+static KV_RC take_jws(struct kv_bytes jws, struct bundle *bundle, struct kv_errinfo *info)
+{
+    if (jws.len > (size_t)KV_MAX_CERTIFICATE_BYTES) {
+        return kv_fail(info, KV_E_TAMPERED, "longer than %lld bytes", (long long)KV_MAX_CERTIFICATE_BYTES);
+    }
+    bundle->jws = jws;
+    return split_jws(bundle, info);
+}
+
+KV_RC kv_cert_verify_jws(struct kv_bytes jws, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report)
+{
+    struct kv_errinfo info = {.text = ""};
+    struct kv_cert_claims claims;
+    struct bundle parsed KV_CLEANUP(bundle_done) = {.jws_bytes = NULL};
+    struct kv_cert_report report = {.ok = false};
+    kv_buf_init(&report.payload, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    for (unsigned i = 0; i < KV_CHECK_COUNT; i++) {
+        set_check(&report, (enum kv_cert_check)i, false,
+                  i <= KV_CHECK_CLAIMS ? "not checked" : "not part of a JWS: the bundle has it");
+    }
+    enum kv_err rc = take_jws(jws, &parsed, &info);
+    bool formed = rc == KV_OK;
+    if (rc == KV_OK || rc == KV_E_TAMPERED) {
+        set_check(&report, KV_CHECK_FORM, formed, "%s", formed ? "compact JWS" : info.text);
+        rc = formed ? check_jws(&parsed, keys, &report, &claims) : KV_OK;
+    }
+    if (rc != KV_OK) {
+        kv_buf_done(&report.payload);
+        return rc;
+    }
+    report.ok = true;
+    for (unsigned i = 0; i <= KV_CHECK_CLAIMS; i++) {
+        report.ok = report.ok && report.checks[i].ok;
+    }
+    *ret_report = report;
+    return report.ok ? KV_OK : KV_E_TAMPERED;
 }
 
 KV_RC kv_cert_verify(struct kv_bytes bundle, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report)

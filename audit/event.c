@@ -9,19 +9,33 @@
 #include <string.h>
 
 static const char *const op_names[] = {
-    [KV_AUDIT_TENANT_CREATE] = "tenant.create",     [KV_AUDIT_KEY_CREATE] = "key.create",
-    [KV_AUDIT_SESSION_CREATE] = "session.create",   [KV_AUDIT_ERASE_REQUEST] = "erase.request",
-    [KV_AUDIT_ERASE_DESTROY] = "erase.destroy",     [KV_AUDIT_ERASE_QUARANTINE] = "erase.quarantine",
-    [KV_AUDIT_OFFLOAD] = "block.offload",           [KV_AUDIT_RESTORE] = "block.restore",
-    [KV_AUDIT_INTEGRITY] = "block.integrity",       [KV_AUDIT_ROOT_CHANGE] = "root.change",
-    [KV_AUDIT_INSTANCE_JOIN] = "instance.join",     [KV_AUDIT_INSTANCE_STOP] = "instance.stop",
-    [KV_AUDIT_CONFIG_LOGLEVEL] = "config.loglevel", [KV_AUDIT_TENANT_UPDATE] = "tenant.update",
-    [KV_AUDIT_TENANT_SUSPEND] = "tenant.suspend",   [KV_AUDIT_TENANT_RESUME] = "tenant.resume",
-    [KV_AUDIT_TENANT_DELETE] = "tenant.delete",     [KV_AUDIT_TENANT_RESTORE] = "tenant.restore",
-    [KV_AUDIT_KEY_UPDATE] = "key.update",           [KV_AUDIT_KEY_ROTATE] = "key.rotate",
-    [KV_AUDIT_KEY_REVOKE] = "key.revoke",           [KV_AUDIT_SESSION_UPDATE] = "session.update",
-    [KV_AUDIT_SESSION_PIN] = "session.pin",         [KV_AUDIT_SESSION_UNPIN] = "session.unpin",
+    [KV_AUDIT_TENANT_CREATE] = "tenant.create",
+    [KV_AUDIT_KEY_CREATE] = "key.create",
+    [KV_AUDIT_SESSION_CREATE] = "session.create",
+    [KV_AUDIT_ERASE_REQUEST] = "erase.request",
+    [KV_AUDIT_ERASE_DESTROY] = "erase.destroy",
+    [KV_AUDIT_ERASE_QUARANTINE] = "erase.quarantine",
+    [KV_AUDIT_OFFLOAD] = "block.offload",
+    [KV_AUDIT_RESTORE] = "block.restore",
+    [KV_AUDIT_INTEGRITY] = "block.integrity",
+    [KV_AUDIT_ROOT_CHANGE] = "root.change",
+    [KV_AUDIT_INSTANCE_JOIN] = "instance.join",
+    [KV_AUDIT_INSTANCE_STOP] = "instance.stop",
+    [KV_AUDIT_CONFIG_LOGLEVEL] = "config.loglevel",
+    [KV_AUDIT_TENANT_UPDATE] = "tenant.update",
+    [KV_AUDIT_TENANT_SUSPEND] = "tenant.suspend",
+    [KV_AUDIT_TENANT_RESUME] = "tenant.resume",
+    [KV_AUDIT_TENANT_DELETE] = "tenant.delete",
+    [KV_AUDIT_TENANT_RESTORE] = "tenant.restore",
+    [KV_AUDIT_KEY_UPDATE] = "key.update",
+    [KV_AUDIT_KEY_ROTATE] = "key.rotate",
+    [KV_AUDIT_KEY_REVOKE] = "key.revoke",
+    [KV_AUDIT_SESSION_UPDATE] = "session.update",
+    [KV_AUDIT_SESSION_PIN] = "session.pin",
+    [KV_AUDIT_SESSION_UNPIN] = "session.unpin",
     [KV_AUDIT_POLICY_ACTIVATE] = "policy.activate",
+    [KV_AUDIT_OPERATION_START] = "operation.start",
+    [KV_AUDIT_OPERATION_CANCEL] = "operation.cancel",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)
@@ -98,4 +112,48 @@ KV_RC kv_audit_encode(const struct kv_audit_event *event, struct kv_buf *ret_lin
     KV_TRY(put_entry(event, &line));
     kv_buf_append(ret_line, line.data, line.len);
     return kv_buf_check(ret_line);
+}
+
+/* ---- reading back ---- */
+
+/* The text of a member that begins with `mark`. Values hold no quotes (they are words and ids of ours), so a mark is
+ * found only where it stands as a member. */
+static KV_RC text_after(struct kv_bytes entry, const char *mark, char *ret_text, size_t size)
+{
+    ret_text[0] = '\0';
+    const uint8_t *at = memmem(entry.data, entry.len, mark, strlen(mark));
+    if (at == NULL) {
+        return KV_OK;
+    }
+    at += strlen(mark);
+    const uint8_t *end = memchr(at, '"', entry.len - (size_t)(at - entry.data));
+    if (end == NULL || (size_t)(end - at) >= size) {
+        return KV_E_CORRUPT;
+    }
+    memcpy(ret_text, at, (size_t)(end - at));
+    ret_text[end - at] = '\0';
+    return KV_OK;
+}
+
+static KV_RC id_after(struct kv_bytes entry, const char *mark, const char *prefix, struct kv_id *ret_id)
+{
+    char text[KV_ID_TEXT_SIZE];
+    *ret_id = (struct kv_id){0};
+    KV_TRY(text_after(entry, mark, text, sizeof text));
+    return text[0] == '\0' ? KV_OK : kv_id_parse(prefix, text, ret_id);
+}
+
+KV_RC kv_audit_facts(struct kv_bytes entry, struct kv_audit_facts *ret_facts)
+{
+    struct kv_audit_facts facts = {.op = "certificate", .outcome = "ok"};
+    if (entry.len > 0 && entry.data[0] == '{') {
+        KV_TRY(text_after(entry, "\"op\":\"", facts.op, sizeof facts.op));
+        KV_TRY(text_after(entry, "\"outcome\":\"", facts.outcome, sizeof facts.outcome));
+        KV_TRY(id_after(entry, "\"actor\":{\"id\":\"", "key", &facts.actor));
+        KV_TRY(id_after(entry, "\"session\":\"", "ses", &facts.session));
+    } else if (entry.len == 0 || memchr(entry.data, '.', entry.len) == NULL) {
+        return KV_E_CORRUPT;
+    }
+    *ret_facts = facts;
+    return facts.op[0] == '\0' ? KV_E_CORRUPT : KV_OK;
 }

@@ -34,6 +34,8 @@ enum kv_audit_op {
     KV_AUDIT_SESSION_PIN,
     KV_AUDIT_SESSION_UNPIN,
     KV_AUDIT_POLICY_ACTIVATE,
+    KV_AUDIT_OPERATION_START,
+    KV_AUDIT_OPERATION_CANCEL,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 
@@ -54,6 +56,14 @@ struct kv_audit_event {
     struct kv_hash block_root;
     const char *outcome; /* kv_err_name */
 };
+
+/* What an entry is found by, read from its line. Of a leaf that is no entry (a certificate): op
+ * "certificate", outcome "ok". KV_E_CORRUPT: neither. */
+struct kv_audit_facts {
+    char op[33], outcome[33];
+    struct kv_id actor, session; /* zero: absent */
+};
+KV_RC kv_audit_facts(struct kv_bytes entry, struct kv_audit_facts *ret_facts);
 
 KV_RC kv_audit_encode(const struct kv_audit_event *event, struct kv_buf *ret_line);
 

@@ -150,7 +150,7 @@ create table operation (
     total_units bigint check (total_units >= 0),
     unit text not null default '' check (octet_length(unit) <= 32),
     params text not null default '{}' check (octet_length(params) <= 16384),
-    position text check (octet_length(position) <= 1024), -- where a run that was cut goes on
+    position text check (octet_length(position) <= 8192), -- where a run that was cut goes on
     response text check (octet_length(response) <= 1048576),
     error_code text check (error_code ~ '^[a-z0-9_]{1,64}$'),
     error_text text check (octet_length(error_text) <= 512),

@@ -1,8 +1,23 @@
-/* Erasures and their certificates. A certificate's bytes are passed on as they were issued, never written anew. */
+/*
+ * Erasures: asking for one or many, looking at them. What an erasure means is decided in server/service/svc_erase.c.
+ */
 #include "server/http/h_shared.h"
 #include "server/http/parking.h"
 
+#include "dataplane/base/mem.h"
+
 #include <stdio.h>
+#include <string.h>
+
+const struct kv_field kv_q_erasures[] = {
+    {"state", KV_TEXT, false, 1, 16,
+     "|requested|fenced|staged|rekeyed|destroyed|purged|verified|certified|blocked_hold|needs_approval|quarantined|"},
+    {"session_id", KV_TEXT, false, 1, 40, NULL},
+    {"group_id", KV_TEXT, false, 1, 40, NULL},
+    {0},
+};
+
+/* --- out --------------------------------------------------------------------------------------------------------- */
 
 static void write_steps(struct kv_buf *out, const struct kv_erasure_view *erasure)
 {
@@ -18,27 +33,114 @@ static void write_steps(struct kv_buf *out, const struct kv_erasure_view *erasur
     kv_out_array_end(out);
 }
 
+static bool is_group(const struct kv_erasure_view *erasure)
+{
+    return erasure->scope != KV_SCOPE_SESSION;
+}
+
+static void write_link(struct kv_buf *out, const char *name, const char *before, const char *id, const char *after)
+{
+    char link[128];
+    snprintf(link, sizeof link, "%s%s%s", before, id, after);
+    kv_out_text(out, name, link);
+}
+
 static void write_links(struct kv_buf *out, const struct kv_erasure_view *erasure)
 {
-    char id[KV_ID_TEXT_SIZE], link[96];
+    char id[KV_ID_TEXT_SIZE], other[KV_ID_TEXT_SIZE];
     kv_id_text("era", &erasure->id, id);
     kv_out_object(out, "links");
-    snprintf(link, sizeof link, "/v1/erasures/%s", id);
-    kv_out_text(out, "self", link);
-    snprintf(link, sizeof link, "/v1/erasures/%s/certificate", id);
-    kv_out_text(out, "certificate", link);
+    write_link(out, "self", "/v1/erasures/", id, "");
+    if (is_group(erasure)) {
+        write_link(out, "members", "/v1/erasures?group_id=", id, "");
+    } else {
+        write_link(out, "certificate", "/v1/erasures/", id, "/certificate");
+        kv_id_text("ses", &erasure->session, other);
+        write_link(out, "session", "/v1/sessions/", other, "");
+    }
+    if (!kv_id_is_zero(&erasure->group)) {
+        kv_id_text("era", &erasure->group, other);
+        write_link(out, "group", "/v1/erasures/", other, "");
+    }
     kv_out_close(out);
 }
 
-static void write_erasure(struct kv_buf *out, const struct kv_erasure_view *erasure)
+static void write_instances(struct kv_buf *out, const struct kv_erasure_view *erasure)
 {
+    kv_out_array(out, "instances");
+    if (!kv_id_is_zero(&erasure->instance)) {
+        kv_out_open(out);
+        kv_out_id(out, "id", "ins", &erasure->instance);
+        kv_out_text(out, "how", "self");
+        kv_out_time(out, "fenced_at", erasure->fenced_us);
+        if (erasure->purged_us != 0) {
+            kv_out_time(out, "purged_at", erasure->purged_us);
+        }
+        kv_out_close(out);
+    }
+    kv_out_array_end(out);
+}
+
+static void write_scope(struct kv_buf *out, const struct kv_erasure_view *erasure)
+{
+    kv_out_object(out, "scope");
+    switch (erasure->scope) {
+    case KV_SCOPE_SESSION:
+    case KV_SCOPE_EXTERNAL:
+        kv_out_id(out, "session_id", "ses", &erasure->session);
+        break;
+    case KV_SCOPE_LABEL:
+        kv_out_name(out, "label");
+        kv_buf_text(out, erasure->label);
+        break;
+    case KV_SCOPE_IDLE:
+        kv_out_time(out, "idle_before", erasure->idle_before_us);
+        break;
+    case KV_SCOPE_TENANT:
+        kv_out_id(out, "tenant_id", "ten", &erasure->tenant);
+        break;
+    }
+    kv_out_close(out);
+}
+
+static void write_session_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
+{
+    kv_out_id(out, "session_id", "ses", &erasure->session);
+    if (!kv_id_is_zero(&erasure->group)) {
+        kv_out_id(out, "group_id", "era", &erasure->group);
+    }
+    if (!kv_id_is_zero(&erasure->certificate)) {
+        kv_out_id(out, "certificate_id", "crt", &erasure->certificate);
+    }
+    write_instances(out, erasure);
+}
+
+static void write_group_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
+{
+    kv_out_object(out, "sessions");
+    kv_out_int(out, "matched", erasure->sessions);
+    kv_out_int(out, "certified", erasure->sessions_certified);
+    kv_out_int(out, "quarantined", erasure->sessions_quarantined);
+    kv_out_bool(out, "complete", !erasure->expanding);
+    kv_out_close(out);
+    kv_out_time(out, "cutoff_at", erasure->cutoff_us);
+}
+
+void kv_h_write_erasure(struct kv_buf *out, const void *view)
+{
+    const struct kv_erasure_view *erasure = view;
     kv_out_open(out);
     kv_out_id(out, "id", "era", &erasure->id);
     kv_out_text(out, "state", kv_erasure_state_name(erasure->state));
     kv_out_text(out, "claim", erasure->claim);
-    kv_out_id(out, "session_id", "ses", &erasure->session);
+    write_scope(out, erasure);
+    kv_out_text(out, "basis", erasure->basis);
+    (is_group(erasure) ? write_group_part : write_session_part)(out, erasure);
     kv_out_time(out, "requested_at", erasure->requested_us);
     write_steps(out, erasure);
+    if (erasure->eta_ms != 0) {
+        kv_out_int(out, "eta_ms", erasure->eta_ms);
+    }
     if (erasure->quarantine_reason[0] != '\0') {
         kv_out_text(out, "reason", erasure->quarantine_reason);
     }
@@ -46,40 +148,188 @@ static void write_erasure(struct kv_buf *out, const struct kv_erasure_view *eras
     kv_out_close(out);
 }
 
-static bool ended(const struct kv_erasure_view *erasure)
+static void write_made(struct kv_buf *out, const void *view)
 {
-    return erasure->state == KV_ERASURE_CERTIFIED || erasure->state == KV_ERASURE_QUARANTINED;
+    const struct kv_erasure_made *made = view;
+    kv_h_write_erasure(out, &made->erasure);
 }
 
-/* The answer to a request for an erasure, now or after a wait. */
-static void answer_request(struct kv_req *req, const struct kv_erasure_view *erasure)
+/* What would and what would not be erased. Sharing and holds are not part of this version, and their numbers say so. */
+static void write_would(struct kv_buf *out, const void *view)
 {
-    bool certified = erasure->state == KV_ERASURE_CERTIFIED;
-    req->response.status = certified ? 200 : 202;
-    req->response.retry_after_seconds = certified ? 0 : 1;
-    kv_h_location(req, "/v1/erasures", "era", &erasure->id);
-    write_erasure(&req->response.body, erasure);
+    const struct kv_erasure_would *would = &((const struct kv_erasure_made *)view)->would;
+    const char *const *limits = NULL;
+    size_t limit_count = kv_svc_erasure_limits(&limits);
+    kv_out_open(out);
+    kv_out_int(out, "sessions", would->sessions);
+    kv_out_int(out, "sessions_measured", would->sessions_measured);
+    if (!kv_id_is_zero(&would->existing)) {
+        kv_out_id(out, "existing_erasure_id", "era", &would->existing);
+    }
+    kv_out_object(out, "blocks_by_tier");
+    kv_out_int(out, "dram", would->usage.dram_blocks);
+    kv_out_int(out, "nvme", would->usage.nvme_blocks);
+    kv_out_close(out);
+    kv_out_object(out, "bytes_by_tier");
+    kv_out_int(out, "dram", would->usage.dram_bytes);
+    kv_out_int(out, "nvme", would->usage.nvme_bytes);
+    kv_out_close(out);
+    kv_out_object(out, "shared_scopes");
+    kv_out_int(out, "erased", 0);
+    kv_out_int(out, "retained", 0);
+    kv_out_close(out);
+    kv_out_int(out, "holds", 0);
+    kv_out_array(out, "engines_to_fence");
+    for (size_t i = 0; i < would->engine_count; i++) {
+        kv_out_id(out, NULL, "eng", &would->engines[i]);
+    }
+    kv_out_array_end(out);
+    kv_out_array(out, "limits_that_would_apply");
+    for (size_t i = 0; i < limit_count; i++) {
+        kv_out_text(out, NULL, limits[i]);
+    }
+    kv_out_array_end(out);
+    kv_out_close(out);
 }
 
-static kv_handler requested, looked_at;
+/* --- asking ------------------------------------------------------------------------------------------------------ */
+
+static KV_RC read_label(struct kv_call *call, kv_value *label, struct kv_erasure_new *in)
+{
+    void *iterator = NULL;
+    const char *name = NULL, *more = NULL;
+    kv_value *value = kv_json_next(label, &iterator, &name);
+    if (value == NULL || kv_json_next(label, &iterator, &more) != NULL) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
+                          "must have one member: {\"name\":\"value\"}");
+    }
+    const char *text = kv_json_as_text(value);
+    if (text == NULL || strlen(text) > (size_t)KV_MAX_LABEL_VALUE_BYTES ||
+        strlen(name) > (size_t)KV_MAX_LABEL_KEY_BYTES || name[0] == '\0') {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
+                          "must be a name of 1 to %lld bytes with a text of at most %lld",
+                          (long long)KV_MAX_LABEL_KEY_BYTES, (long long)KV_MAX_LABEL_VALUE_BYTES);
+    }
+    in->scope = KV_SCOPE_LABEL;
+    in->label_key = name;
+    in->label_value = text;
+    return KV_OK;
+}
+
+static KV_RC read_idle(struct kv_call *call, const char *text, struct kv_erasure_new *in)
+{
+    in->scope = KV_SCOPE_IDLE;
+    return kv_time_parse(text, &in->idle_before_us) == KV_OK
+               ? KV_OK
+               : kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/idle_before",
+                            "must be a time in UTC, like 2026-11-30T17:18:18Z");
+}
+
+static KV_RC read_tenant(struct kv_call *call, kv_value *scope, struct kv_erasure_new *in)
+{
+    in->scope = KV_SCOPE_TENANT;
+    return kv_json_id(scope, "/scope", "tenant_id", "ten", &in->tenant, &call->info);
+}
+
+static KV_RC read_scope(struct kv_call *call, kv_value *scope, struct kv_erasure_new *in)
+{
+    const struct kv_field fields[] = {
+        {"session_id", KV_TEXT, false, 1, 40, NULL}, {"external_id", KV_TEXT, false, 1, KV_MAX_EXTERNAL_ID_BYTES, NULL},
+        {"label", KV_OBJECT, false, 0, 0, NULL},     {"idle_before", KV_TEXT, false, 1, 40, NULL},
+        {"tenant_id", KV_TEXT, false, 1, 40, NULL},
+    };
+    size_t count = 0;
+    KV_TRY(kv_json_check(scope, "/scope", KV_FIELDS(fields), &call->info));
+    for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++) {
+        count += kv_json_get(scope, fields[i].name) != NULL;
+    }
+    if (count != 1) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope",
+                          "must have one of session_id, external_id, label, idle_before, tenant_id");
+    }
+    if (kv_json_get(scope, "session_id") != NULL) {
+        in->scope = KV_SCOPE_SESSION;
+        return kv_json_id(scope, "/scope", "session_id", "ses", &in->session, &call->info);
+    }
+    if (kv_json_get(scope, "external_id") != NULL) {
+        in->scope = KV_SCOPE_EXTERNAL;
+        in->external_id = kv_json_text(scope, "external_id");
+        return KV_OK;
+    }
+    if (kv_json_get(scope, "label") != NULL) {
+        return read_label(call, kv_json_get(scope, "label"), in);
+    }
+    return kv_json_get(scope, "idle_before") != NULL ? read_idle(call, kv_json_text(scope, "idle_before"), in)
+                                                     : read_tenant(call, scope, in);
+}
+
+static int status_of(const void *view)
+{
+    return ((const struct kv_erasure_made *)view)->erasure.state == KV_ERASURE_CERTIFIED ? 200 : 202;
+}
 
 /* Waits for the erasure's next state; false: its answer is due. */
 static bool waits(struct kv_call *call, struct kv_req *req, uint64_t newest, const struct kv_erasure_view *erasure,
                   kv_handler *resume)
 {
-    return !ended(erasure) && kv_h_park_for(call, req, KV_EVENT_ERASURE_STATE, &erasure->id, newest, resume);
+    return !kv_erasure_ended(erasure) && kv_h_park_for(call, req, KV_EVENT_ERASURE_STATE, &erasure->id, newest, resume);
 }
 
+static struct kv_h_answer answer_of(struct kv_req *req, const struct kv_erasure_made *made)
+{
+    return (struct kv_h_answer){.req = req,
+                                .status_of = status_of,
+                                .write = write_made,
+                                .write_would = write_would,
+                                .view = made,
+                                .collection = "/v1/erasures",
+                                .prefix = "era",
+                                .id = &made->erasure.id,
+                                .retry_after_seconds = 1};
+}
+
+static KV_RC answer_request(struct kv_call *call, struct kv_req *req, struct kv_h_answer *answer)
+{
+    KV_TRY(kv_h_answer(call, answer));
+    req->response.retry_after_seconds = req->response.status == 202 ? 1 : 0;
+    return KV_OK;
+}
+
+/* The answer to a request, after a wait. */
 static KV_RC requested(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id = req->park.filter.subject;
-    struct kv_erasure_view erasure;
     uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
-    KV_TRY(kv_svc_erasure_get(call, &id, &erasure));
-    if (!waits(call, req, newest, &erasure, requested)) {
-        answer_request(req, &erasure);
+    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
+    if (made == NULL) {
+        return KV_E_NO_MEMORY;
     }
-    return KV_OK;
+    KV_TRY(kv_svc_erasure_get(call, &id, &made->erasure));
+    if (waits(call, req, newest, &made->erasure, requested)) {
+        return KV_OK;
+    }
+    struct kv_h_answer answer = answer_of(req, made);
+    return answer_request(call, req, &answer);
+}
+
+static KV_RC create(struct kv_call *call, struct kv_req *req, const struct kv_erasure_new *in,
+                    struct kv_erasure_made *made)
+{
+    struct kv_h_answer answer = answer_of(req, made);
+    uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
+    kv_h_on_commit(call, &answer);
+    KV_TRY(kv_svc_erase(call, in, made));
+    if (!call->dry_run && waits(call, req, newest, &made->erasure, requested)) {
+        call->render = NULL;
+        return KV_OK;
+    }
+    return answer_request(call, req, &answer);
+}
+
+KV_RC kv_h_erase(struct kv_call *call, struct kv_req *req, const struct kv_erasure_new *in)
+{
+    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
+    return made == NULL ? KV_E_NO_MEMORY : create(call, req, in, made);
 }
 
 KV_RC kv_h_erasure_create(struct kv_call *call, struct kv_req *req)
@@ -88,33 +338,31 @@ KV_RC kv_h_erasure_create(struct kv_call *call, struct kv_req *req)
         {"scope", KV_OBJECT, true, 0, 0, NULL},
         {"basis", KV_TEXT, false, 1, 16, "|gdpr_art17|retention|contract|other|"},
         {"reason", KV_TEXT, false, 1, KV_MAX_TEXT_BYTES, NULL},
+        {"reference", KV_TEXT, false, 1, KV_MAX_TEXT_BYTES, NULL},
     };
-    const struct kv_field scope_fields[] = {KV_ID_FIELD("session_id")};
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
-    struct kv_id session;
-    struct kv_erasure_view erasure;
-    bool existed = false;
     KV_TRY(kv_h_body(call, req, KV_FIELDS(fields), &body));
-    kv_value *scope = kv_json_get(body, "scope");
-    KV_TRY(kv_json_check(scope, "/scope", KV_FIELDS(scope_fields), &call->info));
-    KV_TRY(kv_json_id(scope, "/scope", "session_id", "ses", &session, &call->info));
     const char *basis = kv_json_text(body, "basis");
-    uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
-    KV_TRY(kv_svc_erasure_create(call, &session, basis == NULL ? "other" : basis, kv_json_text(body, "reason"), 0,
-                                 &erasure, &existed));
-    if (!waits(call, req, newest, &erasure, requested)) {
-        answer_request(req, &erasure);
-    }
-    return KV_OK;
+    struct kv_erasure_new in = {.basis = basis == NULL ? "other" : basis,
+                                .reason = kv_json_text(body, "reason"),
+                                .reference = kv_json_text(body, "reference")};
+    KV_TRY(read_scope(call, kv_json_get(body, "scope"), &in));
+    return kv_h_erase(call, req, &in);
 }
 
-static KV_RC look_at(struct kv_call *call, struct kv_req *req, const struct kv_id *id)
+/* --- looking ----------------------------------------------------------------------------------------------------- */
+
+static KV_RC look_at(struct kv_call *call, struct kv_req *req, const struct kv_id *id, kv_handler *again)
 {
-    struct kv_erasure_view erasure;
     uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
-    KV_TRY(kv_svc_erasure_get(call, id, &erasure));
-    if (!waits(call, req, newest, &erasure, looked_at)) {
-        write_erasure(&req->response.body, &erasure);
+    struct kv_erasure_view *erasure KV_CLEANUP(kv_freep) = kv_alloc(sizeof *erasure);
+    if (erasure == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_svc_erasure_get(call, id, erasure));
+    if (!waits(call, req, newest, erasure, again)) {
+        req->response.retry_after_seconds = kv_erasure_ended(erasure) ? 0 : 1;
+        kv_h_write_erasure(&req->response.body, erasure);
     }
     return KV_OK;
 }
@@ -122,30 +370,42 @@ static KV_RC look_at(struct kv_call *call, struct kv_req *req, const struct kv_i
 static KV_RC looked_at(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id = req->park.filter.subject;
-    return look_at(call, req, &id);
+    return look_at(call, req, &id, looked_at);
 }
 
 KV_RC kv_h_erasure_get(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id;
     KV_TRY(kv_h_path_id(call, req, "era", &id));
-    return look_at(call, req, &id);
+    return look_at(call, req, &id, looked_at);
 }
 
-KV_RC kv_h_certificate(struct kv_call *call, struct kv_req *req)
+KV_RC kv_h_erasures(struct kv_call *call, struct kv_req *req)
 {
-    struct kv_id id;
-    enum kv_certificate_form form = KV_CERT_PAYLOAD;
-    KV_TRY(kv_h_path_id(call, req, "era", &id));
-    if (req->accepts_text) {
-        form = KV_CERT_BUNDLE;
-        req->response.content_type = "text/plain; charset=utf-8";
-    } else if (req->accepts_jose) {
-        form = KV_CERT_JWS;
-        req->response.content_type = "application/jose";
-    } else if (!req->accepts_json) {
-        return kv_fail(&call->info, KV_E_NOT_ACCEPTABLE,
-                       "a certificate comes as text/plain, application/jose or application/json");
+    struct kv_page page;
+    struct kv_erasure_filter filter = {.state = kv_h_query_text(req, "state")};
+    KV_TRY(kv_h_page(call, req, &page));
+    KV_TRY(kv_h_query_id(call, req, "session_id", "ses", &filter.session));
+    KV_TRY(kv_h_query_id(call, req, "group_id", "era", &filter.group));
+    struct kv_erasure_view *list KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)KV_MAX_PAGE_ITEMS, sizeof *list);
+    size_t count = 0;
+    if (list == NULL) {
+        return KV_E_NO_MEMORY;
     }
-    return kv_svc_certificate(call, &id, form, &req->response.body);
+    KV_TRY(kv_svc_erasure_list(call, &filter, &page, list, &count));
+    kv_h_list_begin(req);
+    for (size_t i = 0; i < count; i++) {
+        kv_h_write_erasure(&req->response.body, &list[i]);
+    }
+    const struct kv_erasure_view *last = count == 0 ? NULL : &list[count - 1];
+    return kv_h_list_end(req, &page, last == NULL ? 0 : last->requested_us, last == NULL ? NULL : &last->id);
+}
+
+KV_RC kv_h_erasure_cancel(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
+    struct kv_id id;
+    KV_TRY(kv_h_path_id(call, req, "era", &id));
+    KV_TRY(kv_h_body(call, req, NULL, 0, &body));
+    return kv_svc_erasure_cancel(call, &id);
 }

@@ -3,6 +3,7 @@
 #include "server/http/h_shared.h"
 #include "server/http/httpd_int.h"
 #include "server/http/problem.h"
+#include "server/service/svc_certificate.h"
 
 #define PUBLIC_HOUR "public, max-age=3600"
 

@@ -4,6 +4,7 @@
 
 #include "server/http/codec.h"
 #include "server/http/handlers.h"
+#include "server/service/svc_erase.h"
 
 #define KV_FIELDS(table) (table), sizeof(table) / sizeof((table)[0])
 
@@ -75,6 +76,12 @@ bool kv_h_query_bool(const struct kv_req *req, const char *name); /* absent: fal
 KV_RC kv_h_query_id(struct kv_call *call, const struct kv_req *req, const char *name, const char *prefix,
                     struct kv_id *ret_id);
 KV_RC kv_h_query_time(struct kv_call *call, const struct kv_req *req, const char *name, uint64_t *ret_us);
+
+/* --- erasures ---------------------------------------------------------------------------------------------------- */
+
+/* Asks for an erasure and answers with it, or with what a dry run says: for every route that erases. */
+KV_RC kv_h_erase(struct kv_call *call, struct kv_req *req, const struct kv_erasure_new *in);
+void kv_h_write_erasure(struct kv_buf *out, const void *view); /* struct kv_erasure_view */
 
 /* --- lists -------------------------------------------------------------------------------------------------------- */
 

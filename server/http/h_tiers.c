@@ -1,4 +1,4 @@
-/* What is seen of the tiers, and emptying the memory tier. */
+/* What is seen of the tiers. */
 #include "server/http/h_tier_out.h"
 
 #include <string.h>
@@ -63,19 +63,5 @@ KV_RC kv_h_tier_get(struct kv_call *call, struct kv_req *req)
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such tier here; GET /v1/tiers names those that are");
     }
     write_tier(&req->response.body, dram ? "dram" : "nvme", dram ? &stats.dram : &stats.nvme, sees_numbers(call));
-    return KV_OK;
-}
-
-KV_RC kv_h_tier_drain(struct kv_call *call, struct kv_req *req)
-{
-    struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
-    uint64_t blocks = 0;
-    if (req->body.len > 0) {
-        KV_TRY(kv_h_body(call, req, NULL, 0, &body));
-    }
-    KV_TRY(kv_svc_drain_dram(call, &blocks));
-    kv_out_open(&req->response.body);
-    kv_out_int(&req->response.body, "blocks", blocks);
-    kv_out_close(&req->response.body);
     return KV_OK;
 }

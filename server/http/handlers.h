@@ -23,7 +23,16 @@ kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
 kv_handler kv_h_events;
 extern const struct kv_field kv_q_events[];
-kv_handler kv_h_erasure_create, kv_h_erasure_get, kv_h_certificate;
+kv_handler kv_h_erasure_create, kv_h_erasures, kv_h_erasure_get, kv_h_erasure_cancel;
+kv_handler kv_h_certificate, kv_h_certificate_text, kv_h_certificates, kv_h_certificate_get, kv_h_certificates_export,
+    kv_h_certificate_verify;
+kv_handler kv_h_audit_entries, kv_h_audit_checkpoint, kv_h_audit_inclusion, kv_h_audit_consistency, kv_h_audit_verify,
+    kv_h_audit_export;
+kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;
+
+/* What their queries take. */
+extern const struct kv_field kv_q_erasures[], kv_q_certificates[], kv_q_audit_entries[], kv_q_audit_inclusion[],
+    kv_q_audit_consistency[], kv_q_audit_export[], kv_q_operations[];
 
 kv_handler kv_h_tier_get, kv_h_engine_list, kv_h_engine_get;
 kv_handler kv_h_status, kv_h_config, kv_h_log_level, kv_h_log_level_change, kv_h_backups;

@@ -82,7 +82,7 @@ const struct kv_route kv_routes[] = {
 
     {"GET", "/v1/tiers", O | V | T, API, kv_h_tiers, NULL},
     {"GET", "/v1/tiers/{}", O | V | T, API, kv_h_tier_get, NULL},
-    {"POST", "/v1/tiers/dram:drain", O, API | OPTIONAL_BODY, kv_h_tier_drain, NULL},
+    {"POST", "/v1/tiers/dram:drain", O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_tier_drain, NULL},
 
     {"GET", "/v1/events", O | T | A | V, API | STREAM | ANY_ACCEPT, kv_h_events, kv_q_events},
 
@@ -113,9 +113,27 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/offloads", E, API | TENANT | BULK, kv_h_offload, NULL},
     {"POST", "/v1/restores", E, API | TENANT | BULK, kv_h_restore, NULL},
 
-    {"POST", "/v1/erasures", T | E, API | TENANT | WAIT | RESERVED, kv_h_erasure_create, NULL},
-    {"GET", "/v1/erasures/{}", T | E | A, API | TENANT | WAIT, kv_h_erasure_get, NULL},
+    {"POST", "/v1/erasures", T | E, API | TENANT | FOR_EVER | DRY_RUN | WAIT | RESERVED, kv_h_erasure_create, NULL},
+    {"GET", "/v1/erasures", T | A | E | V, API | TENANT | LIST, kv_h_erasures, kv_q_erasures},
+    {"GET", "/v1/erasures/{}", T | E | A | V, API | TENANT | WAIT, kv_h_erasure_get, NULL},
+    {"POST", "/v1/erasures/{}:cancel", T, API | TENANT | RESERVED | OPTIONAL_BODY, kv_h_erasure_cancel, NULL},
     {"GET", "/v1/erasures/{}/certificate", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate, NULL},
+    {"GET", "/v1/erasures/{}/certificate.txt", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_text, NULL},
+    {"GET", "/v1/certificates", T | A, API | TENANT | LIST, kv_h_certificates, kv_q_certificates},
+    {"GET", "/v1/certificates/{}", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_get, NULL},
+    {"GET", "/v1/certificates:export", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificates_export, kv_q_certificates},
+    {"POST", "/v1/certificates:verify", 0, API | PUBLIC | ANY_BODY, kv_h_certificate_verify, NULL},
+
+    {"GET", "/v1/audit/entries", T | A | O, API | LIST, kv_h_audit_entries, kv_q_audit_entries},
+    {"GET", "/v1/audit/checkpoint", T | A | O, API | ANY_ACCEPT, kv_h_audit_checkpoint, NULL},
+    {"GET", "/v1/audit/proof/inclusion", T | A | O, API, kv_h_audit_inclusion, kv_q_audit_inclusion},
+    {"GET", "/v1/audit/proof/consistency", T | A | O, API, kv_h_audit_consistency, kv_q_audit_consistency},
+    {"POST", "/v1/audit:verify", T | A | O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_audit_verify, NULL},
+    {"GET", "/v1/audit:export", T | A | O, API | ANY_ACCEPT, kv_h_audit_export, kv_q_audit_export},
+
+    {"GET", "/v1/operations", T | A | O, API | LIST, kv_h_operations, kv_q_operations},
+    {"GET", "/v1/operations/{}", T | A | O, API | WAIT, kv_h_operation_get, NULL},
+    {"POST", "/v1/operations/{}:cancel", T | A | O, API | RESERVED | OPTIONAL_BODY, kv_h_operation_cancel, NULL},
 };
 const unsigned kv_route_count = sizeof kv_routes / sizeof kv_routes[0];
 

@@ -4,6 +4,7 @@
  * where. Must never go on after a step that failed: the round ends and the next one begins at what is durable.
  */
 #include "server/service/erase_int.h"
+#include "server/service/janitor.h"
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
@@ -215,6 +216,9 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     svc_erasure_signal(round->svc);
     KV_TRY(rc);
     KV_TRY(certify_all(round));
+    if (atomic_load(&round->svc->groups_open)) {
+        svc_janitor_signal(round->svc); /* one of them may have ended with this */
+    }
     if (round->put_off != KV_OK) {
         round->info = round->put_off_info;
     }

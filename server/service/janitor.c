@@ -5,6 +5,8 @@
 #include "server/service/janitor.h"
 
 #include "dataplane/base/log.h"
+#include "server/service/erase_request.h"
+#include "server/service/operation_run.h"
 #include "server/service/svc_metrics.h"
 #include "server/store/store_once.h"
 
@@ -13,6 +15,7 @@
 
 #define RETRY_NS (1 * KV_S_NS)
 #define ONCE_EXPIRE_MAX 1000
+#define LAST_ROUNDS_MAX 256 /* of KV_STORE_USES_MAX each: all sessions that can be open */
 
 /* --- idempotency keys past their time ---------------------------------------------------------------------------- */
 
@@ -44,6 +47,8 @@ static const struct step {
     {"uses", svc_use_step, 5 * KV_S_NS}, /* before those that judge by them */
     {"idempotency", expire_once, 60 * KV_S_NS},
     {"metrics", svc_sample, 5 * KV_S_NS},
+    {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
+    {"operations", svc_operations_expire, 60 * KV_S_NS},
 };
 #define STEPS (sizeof steps / sizeof steps[0])
 
@@ -103,6 +108,17 @@ static uint64_t run_due(struct kv_svc *svc, struct step_state *states)
     return next_ns;
 }
 
+/* What is in memory alone is lost with it. */
+static void record_last_uses(struct kv_svc *svc)
+{
+    struct kv_errinfo info = {0};
+    bool more = atomic_load(&svc->quarantine) == NULL;
+    for (int rounds = 0; more && rounds < LAST_ROUNDS_MAX; rounds++) {
+        more = false;
+        KV_IGNORE(svc_use_step(svc, svc->janitor.pg, &info, &more), "without the database the log tells of transfers");
+    }
+}
+
 void *svc_janitor_main(void *arg)
 {
     struct kv_svc *svc = arg;
@@ -116,5 +132,6 @@ void *svc_janitor_main(void *arg)
             }
         }
     }
+    record_last_uses(svc);
     return NULL;
 }

@@ -148,6 +148,16 @@ static void log_origin(const struct kv_svc *svc, const struct kv_id *log, char o
     snprintf(origin, KV_LOG_ORIGIN_SIZE, "%s/%s", svc->log_prefix, kv_id_is_zero(log) ? "ops" : text);
 }
 
+/* What people search by is a copy beside the entry: one that cannot be read is in the log all the same. */
+static void fill_leaf_facts(const struct kv_store_outbox_row *row, struct kv_store_leaf_facts *facts)
+{
+    struct kv_audit_facts read = {0};
+    KV_IGNORE(kv_audit_facts(row->entry, &read), "it stands without them");
+    *facts = (struct kv_store_leaf_facts){.at_us = row->created_us, .actor = read.actor, .session = read.session};
+    snprintf(facts->op, sizeof facts->op, "%s", read.op);
+    snprintf(facts->outcome, sizeof facts->outcome, "%s", read.outcome);
+}
+
 /* All rows of one log: leaves, tiles, head. */
 static KV_RC integrate_log(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_outbox_row *rows, size_t count,
                            struct kv_errinfo *info)
@@ -173,6 +183,7 @@ static KV_RC integrate_log(struct kv_svc *svc, struct kv_pg *pg, const struct kv
         KV_TRY(kv_frontier_append(&frontier, &hash, keep_tile, &tile));
         leaves[i] = (struct kv_store_leaf){.entry = rows[i].entry, .ref = rows[i].ref};
         memcpy(leaves[i].hash, hash.b, sizeof hash.b);
+        fill_leaf_facts(&rows[i], &leaves[i].facts);
     }
     KV_TRY(kv_store_leaf_append(pg, &rows[0].log, seen, leaves, count, info));
     struct kv_hash root;
@@ -361,4 +372,11 @@ KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t in
 {
     struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
     return kv_merkle_inclusion(fetch_subtree, &proof, index, size, ret_proof, ret_count);
+}
+
+KV_RC svc_consistency_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t from, uint64_t to,
+                            struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count)
+{
+    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
+    return kv_merkle_consistency(fetch_subtree, &proof, from, to, ret_proof, ret_count);
 }

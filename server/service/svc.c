@@ -3,6 +3,7 @@
  * Must never start half: a failure leaves nothing running.
  */
 #include "server/service/janitor.h"
+#include "server/service/operation_run.h"
 #include "server/service/svc_int.h"
 
 #include "dataplane/base/fault.h"
@@ -117,6 +118,7 @@ static void init_locks(struct kv_svc *svc)
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&svc->eraser_wake, &attr);
     pthread_cond_init(&svc->janitor_wake, &attr);
+    pthread_cond_init(&svc->operation_wake, &attr);
     pthread_cond_init(&svc->erasure_changed, &attr);
     pthread_cond_init(&svc->stopping_wake, &attr);
     pthread_cond_init(&svc->opening_ended, &attr);
@@ -316,6 +318,7 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(start_thread(svc, &svc->sequencer, "sequencer", svc_sequencer_main, info));
     KV_TRY(start_thread(svc, &svc->eraser, "eraser", svc_eraser_main, info));
     KV_TRY(start_thread(svc, &svc->janitor, "janitor", svc_janitor_main, info));
+    KV_TRY(start_thread(svc, &svc->operations, "operations", svc_operations_main, info));
     svc->listener_stop = eventfd(0, EFD_CLOEXEC);
     if (svc->listener_stop < 0) {
         return kv_fail(info, KV_E_NO_MEMORY, "no descriptor is left for the listener: raise the limit (ulimit -n)");
@@ -408,6 +411,7 @@ void kv_svc_begin_stop(struct kv_svc *svc)
     pthread_cond_broadcast(&svc->stopping_wake);
     pthread_cond_broadcast(&svc->eraser_wake);
     pthread_cond_broadcast(&svc->janitor_wake);
+    pthread_cond_broadcast(&svc->operation_wake);
     pthread_cond_broadcast(&svc->erasure_changed);
     pthread_mutex_unlock(&svc->wake_mutex);
     if (svc->listener_stop >= 0) {
@@ -454,6 +458,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_metrics_stop(svc);
     svc_fd_socket_close(svc);
     stop_thread(&svc->fd_socket);
+    stop_thread(&svc->operations);
     stop_thread(&svc->janitor);
     stop_thread(&svc->listener);
     if (svc->listener_stop >= 0) {
@@ -501,16 +506,6 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
 void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats)
 {
     kv_engine_stats(svc->engine, ret_stats);
-}
-
-KV_RC kv_svc_drain_dram(struct kv_call *call, uint64_t *ret_blocks)
-{
-    if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
-        return kv_fail(&call->info, KV_E_FORBIDDEN, "draining a tier needs the operator role");
-    }
-    KV_TRY(svc_may_work(call->svc, &call->info));
-    uint64_t deadline = kv_now_ns(call->svc->env) + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS;
-    return kv_engine_drain_dram(call->svc->engine, deadline, ret_blocks);
 }
 
 bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_CHECKS])

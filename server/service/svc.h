@@ -193,33 +193,9 @@ KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct
 KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out);
 KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out);
 
-/* --- erasures and certificates ----------------------------------------------------------------------------------- */
-
-struct kv_erasure_view {
-    struct kv_id id, tenant, session;
-    enum kv_erasure_state state;
-    const char *claim; /* what may honestly be said in this state; static text */
-    uint64_t requested_us;
-    uint64_t step_us[KV_ERASURE_CERTIFIED + 1]; /* when a state was reached; 0: not yet */
-    char quarantine_reason[129];
-};
-const char *kv_erasure_state_name(enum kv_erasure_state state); /* "requested" */
-/* `reason` may be NULL. An erasure that exists for the session is returned as it is (*ret_existed). Waits up to
- * wait_seconds for the certificate. */
-KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
-                            unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed);
-KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure);
-
-enum kv_certificate_form { KV_CERT_BUNDLE, KV_CERT_JWS, KV_CERT_PAYLOAD };
-KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum kv_certificate_form form,
-                         struct kv_buf *ret_bytes);
-KV_RC kv_svc_jwks(struct kv_svc *svc, struct kv_buf *ret_json);
-KV_RC kv_svc_log_vkey(struct kv_svc *svc, struct kv_buf *ret_text);
-
 /* --- operators ---------------------------------------------------------------------------------------------------- */
 
 void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats);
-KV_RC kv_svc_drain_dram(struct kv_call *call, uint64_t *ret_blocks);
 
 struct kv_ready_check {
     const char *name; /* "db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown" */

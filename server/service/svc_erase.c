@@ -1,21 +1,23 @@
 /*
- * What a caller sees of an erasure: asking for one, looking at it, fetching its certificate. The work is the eraser's
- * (eraser.c). The request is durable before it is answered: session, revocation, job and audit entry in one
- * transaction.
+ * What a caller sees of an erasure: asking for one, looking at it. The work is the eraser's (eraser.c). The request is
+ * durable before it is answered: sessions, revocations, jobs and audit entries in one transaction.
  */
-#include "server/service/svc_int.h"
+#include "server/service/erase_request.h"
+#include "server/service/janitor.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
+#include "server/store/store_session.h"
 
 #include <errno.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
 
-static const char *claim_of(enum kv_erasure_state state)
+const char *svc_erase_claim(enum kv_erasure_state state)
 {
     static const char *const claims[] = {
         [KV_ERASURE_REQUESTED] = "refused by this server from now on; the key still exists",
@@ -33,106 +35,320 @@ static const char *claim_of(enum kv_erasure_state state)
     return claims[state];
 }
 
-static void view_of(const struct kv_store_erasure *row, struct kv_erasure_view *ret_view)
+KV_RC svc_erase_hash(const struct kv_id *salt, const char *text, char ret_hex[KV_SHA256_HEX_SIZE])
+{
+    uint8_t hash[32];
+    ret_hex[0] = '\0';
+    if (text == NULL) {
+        return KV_OK;
+    }
+    struct kv_bytes parts[] = {KV_BYTES(salt->b, sizeof salt->b), KV_BYTES(text, strlen(text))};
+    KV_TRY(kv_sha256_parts(parts, 2, hash));
+    kv_hex_encode(hash, sizeof hash, ret_hex);
+    return KV_OK;
+}
+
+uint64_t svc_erase_eta_ms(struct kv_svc *svc, uint64_t erasures_ahead)
+{
+    uint64_t usual_us = atomic_load(&svc->erase_usual_us);
+    return (erasures_ahead / KV_ERASE_BATCH + 1) * (usual_us == 0 ? 500 : usual_us / 1000 + 1);
+}
+
+static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, struct kv_erasure_view *ret_view)
 {
     *ret_view = (struct kv_erasure_view){.id = row->id,
                                          .tenant = row->tenant,
+                                         .scope = KV_SCOPE_SESSION,
                                          .session = row->session,
+                                         .group = row->group,
                                          .state = row->state,
-                                         .claim = claim_of(row->state),
-                                         .requested_us = row->at_us[KV_ERASURE_REQUESTED]};
+                                         .claim = svc_erase_claim(row->state),
+                                         .requested_us = row->at_us[KV_ERASURE_REQUESTED],
+                                         .fenced_us = row->at_us[KV_ERASURE_FENCED],
+                                         .purged_us = row->at_us[KV_ERASURE_PURGED],
+                                         .sessions = 1};
     memcpy(ret_view->step_us, row->at_us, sizeof ret_view->step_us);
-    if (row->state == KV_ERASURE_QUARANTINED) {
+    snprintf(ret_view->basis, sizeof ret_view->basis, "%s", row->basis);
+    if (row->at_us[KV_ERASURE_FENCED] != 0) {
+        ret_view->instance = svc->instance; /* there is one */
+    }
+    if (row->state == KV_ERASURE_CERTIFIED) {
+        ret_view->certificate = row->certificate;
+        ret_view->sessions_certified = 1;
+    } else if (row->state == KV_ERASURE_QUARANTINED) {
+        ret_view->sessions_quarantined = 1;
         snprintf(ret_view->quarantine_reason, sizeof ret_view->quarantine_reason,
                  "verification found the session still readable");
+    } else {
+        ret_view->eta_ms = svc_erase_eta_ms(svc, atomic_load(&svc->erasures_open));
     }
 }
 
-/* --- asking for one ---------------------------------------------------------------------------------------------- */
+bool kv_erasure_ended(const struct kv_erasure_view *erasure)
+{
+    return erasure->state == KV_ERASURE_CERTIFIED || erasure->state == KV_ERASURE_QUARANTINED;
+}
+
+/* --- one session's request --------------------------------------------------------------------------------------- */
+
+KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
+                       struct kv_errinfo *info)
+{
+    uint8_t ref[SVC_REF_BYTES];
+    svc_ref(SVC_REF_REQUEST, &row->id, ref);
+    struct kv_audit_event event = {.op = KV_AUDIT_ERASE_REQUEST,
+                                   .realtime_us = row->at_us[KV_ERASURE_REQUESTED],
+                                   .tenant = row->tenant,
+                                   .session = row->session,
+                                   .actor = row->requested_by,
+                                   .actor_role = row->requested_role,
+                                   .subject = row->id,
+                                   .subject_prefix = "era",
+                                   .detail_sha256 = row->reason_sha256[0] == '\0' ? NULL : row->reason_sha256};
+    return svc_audit(svc, pg, &event, KV_BYTES(ref, sizeof ref), info);
+}
+
+/* The row of one more session, with what the request says in it. */
+static KV_RC insert_one(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row, struct kv_errinfo *info)
+{
+    row->state = KV_ERASURE_REQUESTED;
+    row->at_us[KV_ERASURE_REQUESTED] = svc->env->realtime_us(svc->env->ctx);
+    KV_TRY(kv_store_erasure_insert(pg, row, info));
+    return svc_erase_record(svc, pg, row, info);
+}
+
+KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *session,
+                        const struct svc_erase_by *by, struct kv_errinfo *info, struct kv_store_erasure *ret_row)
+{
+    *ret_row = (struct kv_store_erasure){.tenant = *tenant, .session = *session, .requested_by = by->key};
+    snprintf(ret_row->basis, sizeof ret_row->basis, "%s", by->basis);
+    snprintf(ret_row->requested_role, sizeof ret_row->requested_role, "%s", by->role);
+    KV_TRY(kv_id_new(svc->env, &ret_row->id));
+    KV_TRY(kv_store_revocation_next(pg, info, &ret_row->revocation_seq));
+    return insert_one(svc, pg, ret_row, info);
+}
+
+void svc_erase_begin(struct kv_svc *svc, const struct kv_store_erasure *row)
+{
+    svc_erasure_publish(svc, row);
+    KV_IGNORE(svc_session_revoke(svc, &row->tenant, &row->session, &row->id, kv_now_ns(svc->env)),
+              "the eraser fences again, with time to wait");
+    svc_eraser_signal(svc);
+}
 
 struct request_tx {
     struct kv_call *call;
-    struct kv_store_erasure row;
-    struct kv_id session;
+    const struct kv_erasure_new *in;
+    struct kv_erasure_made *made;
+    struct kv_store_erasure row; /* one session's */
+    struct kv_store_group group;
+    struct svc_group_taken taken;
+    struct kv_id *meant; /* of a dry run, KV_STORE_IDS_MAX */
+    size_t meant_count;
     bool existed;
 };
 
-static KV_RC may_erase(struct kv_call *call, const struct kv_store_session *session)
+static KV_RC may_erase(struct kv_call *call, const struct kv_store_session *session, struct kv_errinfo *info)
 {
     bool admin = (call->who.roles & KV_ROLE_TENANT_ADMIN) != 0;
     bool own = (call->who.roles & KV_ROLE_ENGINE) != 0 && kv_id_equal(&session->created_by, &call->who.key);
     return admin || own ? KV_OK
-                        : kv_fail(&call->info, KV_E_FORBIDDEN,
+                        : kv_fail(info, KV_E_FORBIDDEN,
                                   "an engine key erases only sessions that it created; use a tenant_admin key");
 }
 
-static KV_RC record_request(struct kv_pg *pg, struct request_tx *tx, struct kv_errinfo *info)
+static const char *request_role(const struct kv_call *call)
 {
-    uint8_t ref[SVC_REF_BYTES];
-    svc_ref(SVC_REF_REQUEST, &tx->row.id, ref);
-    struct kv_audit_event event = {.op = KV_AUDIT_ERASE_REQUEST,
-                                   .realtime_us = tx->row.at_us[KV_ERASURE_REQUESTED],
-                                   .tenant = tx->row.tenant,
-                                   .session = tx->row.session,
-                                   .actor = tx->call->who.key,
-                                   .actor_role = tx->row.requested_role,
-                                   .subject = tx->row.id,
-                                   .subject_prefix = "era",
-                                   .detail_sha256 = tx->row.reason_sha256[0] == '\0' ? NULL : tx->row.reason_sha256};
-    return svc_audit(tx->call->svc, pg, &event, KV_BYTES(ref, sizeof ref), info);
+    return (call->who.roles & KV_ROLE_TENANT_ADMIN) != 0 ? "tenant_admin" : "engine";
 }
 
-static KV_RC request_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+static KV_RC fill_request(struct request_tx *tx, const struct kv_id *session)
+{
+    struct kv_call *call = tx->call;
+    tx->row = (struct kv_store_erasure){.tenant = call->who.tenant, .session = *session, .requested_by = call->who.key};
+    KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
+    snprintf(tx->row.basis, sizeof tx->row.basis, "%s", tx->in->basis);
+    snprintf(tx->row.requested_role, sizeof tx->row.requested_role, "%s", request_role(call));
+    KV_TRY(svc_erase_hash(&tx->row.id, tx->in->reason, tx->row.reason_sha256));
+    return svc_erase_hash(&tx->row.id, tx->in->reference, tx->row.reference_sha256);
+}
+
+static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct request_tx *tx = ctx;
     struct kv_store_session *session KV_CLEANUP(kv_freep) = kv_alloc(sizeof *session);
     if (session == NULL) {
         return KV_E_NO_MEMORY;
     }
+    KV_TRY(fill_request(tx, &tx->in->session));
     /* The head's lock comes first: two requests for one session meet here, and the second sees what the first did. */
     KV_TRY(kv_store_revocation_next(pg, info, &tx->row.revocation_seq));
-    KV_TRY(svc_session_row(pg, &tx->session, &tx->call->who.tenant, info, session));
-    KV_TRY(may_erase(tx->call, session));
+    KV_TRY(svc_session_row(pg, &tx->in->session, &tx->call->who.tenant, info, session));
+    KV_TRY(may_erase(tx->call, session, info));
     tx->existed = session->state != KV_SESSION_ACTIVE;
-    if (tx->existed) {
-        return kv_store_erasure_get(pg, &session->erasure, info, &tx->row);
-    }
-    tx->row.tenant = session->tenant;
-    tx->row.session = session->id;
-    tx->row.slot = session->slot;
-    tx->row.directory_slot = session->directory_slot;
-    KV_TRY(kv_store_erasure_insert(pg, &tx->row, info));
-    return record_request(pg, tx, info);
-}
-
-/* Salted with the erasure's id: who knows the text can show that it was this one, and no table of texts finds it. */
-static KV_RC hash_reason(const char *reason, struct kv_store_erasure *row)
-{
-    uint8_t hash[32];
-    struct kv_bytes parts[] = {KV_BYTES(row->id.b, sizeof row->id.b), KV_BYTES(reason, strlen(reason))};
-    KV_TRY(kv_sha256_parts(parts, 2, hash));
-    kv_hex_encode(hash, sizeof hash, row->reason_sha256);
+    KV_TRY(tx->existed ? kv_store_erasure_get(pg, &session->erasure, info, &tx->row)
+                       : insert_one(tx->call->svc, pg, &tx->row, info));
+    tx->made->existed = tx->existed;
+    view_of(tx->call->svc, &tx->row, &tx->made->erasure);
+    tx->meant[0] = session->id;
+    tx->meant_count = tx->existed ? 0 : 1;
+    tx->made->would.sessions = tx->meant_count;
+    tx->made->would.existing = tx->existed ? session->erasure : (struct kv_id){0};
     return KV_OK;
 }
 
-static KV_RC fill_request(struct kv_call *call, const char *basis, const char *reason, struct request_tx *tx)
+static KV_RC erase_one(struct request_tx *tx)
 {
-    KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
-    snprintf(tx->row.basis, sizeof tx->row.basis, "%s", basis);
-    if (reason != NULL) {
-        KV_TRY(hash_reason(reason, &tx->row));
+    KV_TRY(svc_tx(tx->call, "erase-request", one_tx, tx));
+    if (tx->call->dry_run) {
+        return KV_OK;
     }
-    tx->row.state = KV_ERASURE_REQUESTED;
-    tx->row.requested_by = call->who.key;
-    snprintf(tx->row.requested_role, sizeof tx->row.requested_role, "%s",
-             (call->who.roles & KV_ROLE_TENANT_ADMIN) != 0 ? "tenant_admin" : "engine");
-    tx->row.at_us[KV_ERASURE_REQUESTED] = call->svc->env->realtime_us(call->svc->env->ctx);
+    if (KV_FAULT("erase/requested")) {
+        return KV_E_INTERNAL;
+    }
+    if (!tx->existed) {
+        svc_erase_begin(tx->call->svc, &tx->row);
+    }
     return KV_OK;
 }
 
-static bool ended(enum kv_erasure_state state)
+/* --- many sessions' request -------------------------------------------------------------------------------------- */
+
+static KV_RC many_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
-    return state == KV_ERASURE_CERTIFIED || state == KV_ERASURE_QUARANTINED;
+    struct request_tx *tx = ctx;
+    struct kv_svc *svc = tx->call->svc;
+    KV_TRY(svc_group_new(tx->call, tx->in, &tx->group));
+    KV_TRY(kv_store_group_match_count(pg, &tx->group, info, &tx->made->would.sessions));
+    if (tx->made->would.sessions == 0) {
+        return kv_fail(info, KV_E_NOT_FOUND, "no session that lives is meant by this scope");
+    }
+    if (tx->call->dry_run) {
+        return kv_store_group_match(pg, &tx->group, KV_STORE_IDS_MAX, info, tx->meant, &tx->meant_count);
+    }
+    KV_TRY(kv_store_group_insert(pg, &tx->group, info));
+    KV_TRY(svc_group_record(svc, pg, &tx->group, info));
+    KV_TRY(svc_group_expand(svc, pg, &tx->group, info, &tx->taken));
+    return svc_group_view(svc, pg, &tx->group, info, &tx->made->erasure);
+}
+
+static KV_RC erase_many(struct request_tx *tx)
+{
+    if (tx->in->scope == KV_SCOPE_TENANT && !kv_id_equal(&tx->in->tenant, &tx->call->who.tenant)) {
+        return kv_fail(&tx->call->info, KV_E_NOT_FOUND, "no such tenant");
+    }
+    if (tx->in->scope == KV_SCOPE_TENANT && (tx->call->who.roles & KV_ROLE_TENANT_ADMIN) == 0) {
+        return kv_fail(&tx->call->info, KV_E_FORBIDDEN, "all sessions of a tenant are erased with a tenant_admin key");
+    }
+    KV_TRY(svc_tx(tx->call, "erase-group", many_tx, tx));
+    if (tx->call->dry_run) {
+        return KV_OK;
+    }
+    if (KV_FAULT("erase/group-requested")) {
+        return KV_E_INTERNAL;
+    }
+    svc_group_begin(tx->call->svc, &tx->group, &tx->taken);
+    return KV_OK;
+}
+
+/* --- dry runs ---------------------------------------------------------------------------------------------------- */
+
+static void find_engines(struct kv_call *call, struct kv_erasure_would *would)
+{
+    size_t position = 0;
+    pthread_mutex_lock(&call->svc->registry_mutex);
+    for (const struct svc_engine *engine = kv_idmap_next(&call->svc->engines, &position);
+         engine != NULL && would->engine_count < KV_ERASURE_WOULD_ENGINES;
+         engine = kv_idmap_next(&call->svc->engines, &position)) {
+        if (kv_id_equal(&engine->tenant, &call->who.tenant)) {
+            would->engines[would->engine_count++] = engine->id;
+        }
+    }
+    pthread_mutex_unlock(&call->svc->registry_mutex);
+}
+
+/* After the transaction, which may not wait for the engine. */
+static KV_RC measure(struct request_tx *tx)
+{
+    struct kv_erasure_would *would = &tx->made->would;
+    struct kv_call *call = tx->call;
+    uint64_t begun = kv_now_ns(call->svc->env);
+    for (size_t i = 0; i < tx->meant_count; i++) {
+        struct kv_scope_usage usage;
+        KV_TRY(kv_engine_scope_usage(call->svc->engine, &tx->meant[i], &usage));
+        would->usage.blocks += usage.blocks;
+        would->usage.dram_blocks += usage.dram_blocks;
+        would->usage.nvme_blocks += usage.nvme_blocks;
+        would->usage.dram_bytes += usage.dram_bytes;
+        would->usage.nvme_bytes += usage.nvme_bytes;
+        would->usage.plaintext_bytes += usage.plaintext_bytes;
+        would->sessions_measured++;
+    }
+    call->engine_ns += kv_now_ns(call->svc->env) - begun;
+    if (would->sessions > 0) {
+        find_engines(call, would);
+    }
+    return KV_OK;
+}
+
+/* --- asking ------------------------------------------------------------------------------------------------------ */
+
+/* The session that has this id of the client's. */
+static KV_RC find_external(struct kv_call *call, struct kv_erasure_new *in)
+{
+    bool known = false;
+    uint8_t hmac[32];
+    struct kv_store_session *session KV_CLEANUP(kv_freep) = kv_alloc(sizeof *session);
+    if (session == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(svc_external_lookup(call, in->external_id, &known, hmac));
+    if (!known) {
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no session that lives has this external id");
+    }
+    enum kv_err rc = kv_store_session_find(call->pg, &call->who.tenant, hmac, &call->info, session);
+    if (rc == KV_E_NOT_FOUND) {
+        return kv_fail(&call->info, rc, "no session that lives has this external id");
+    }
+    KV_TRY(rc);
+    in->scope = KV_SCOPE_SESSION;
+    in->session = session->id;
+    return KV_OK;
+}
+
+static KV_RC request(struct request_tx *tx)
+{
+    bool many = tx->in->scope == KV_SCOPE_LABEL || tx->in->scope == KV_SCOPE_IDLE || tx->in->scope == KV_SCOPE_TENANT;
+    size_t taken = many && !tx->call->dry_run ? (size_t)KV_MAX_ERASURE_EXPAND : 0;
+    size_t meant = !many ? 1 : tx->call->dry_run ? KV_STORE_IDS_MAX : 0;
+    tx->taken.rows = kv_alloc_array(taken + 1, sizeof *tx->taken.rows);
+    tx->meant = kv_alloc_array(meant + 1, sizeof *tx->meant);
+    enum kv_err rc = KV_E_NO_MEMORY;
+    if (tx->taken.rows != NULL && tx->meant != NULL) {
+        rc = many ? erase_many(tx) : erase_one(tx);
+    }
+    if (rc == KV_OK && tx->call->dry_run) {
+        rc = measure(tx);
+    }
+    kv_free(tx->taken.rows);
+    kv_free(tx->meant);
+    return rc;
+}
+
+KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct kv_erasure_made *ret_made)
+{
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    struct request_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
+    if (tx == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    struct kv_erasure_new found = *in;
+    *ret_made = (struct kv_erasure_made){0};
+    *tx = (struct request_tx){.call = call, .in = &found, .made = ret_made};
+    if (in->scope == KV_SCOPE_EXTERNAL) {
+        KV_TRY(find_external(call, &found));
+    }
+    return request(tx);
 }
 
 /* Until something changed, or the deadline. */
@@ -147,17 +363,17 @@ static void await_change(struct kv_svc *svc, unsigned *seen, uint64_t deadline_n
     pthread_mutex_unlock(&svc->wake_mutex);
 }
 
-static KV_RC await_end(struct kv_call *call, struct kv_store_erasure *row, unsigned wait_seconds)
+KV_RC kv_svc_erasure_await(struct kv_call *call, unsigned wait_seconds, struct kv_erasure_view *erasure)
 {
     struct kv_svc *svc = call->svc;
     uint64_t deadline = kv_now_ns(svc->env) + wait_seconds * KV_S_NS;
     pthread_mutex_lock(&svc->wake_mutex);
     unsigned seen = svc->erasure_changes;
     pthread_mutex_unlock(&svc->wake_mutex);
-    KV_TRY(kv_store_erasure_get(call->pg, &row->id, &call->info, row));
-    while (!ended(row->state) && kv_now_ns(svc->env) < deadline && !atomic_load(&svc->stopping)) {
+    KV_TRY(kv_svc_erasure_get(call, &erasure->id, erasure));
+    while (!kv_erasure_ended(erasure) && kv_now_ns(svc->env) < deadline && !atomic_load(&svc->stopping)) {
         await_change(svc, &seen, deadline);
-        KV_TRY(kv_store_erasure_get(call->pg, &row->id, &call->info, row));
+        KV_TRY(kv_svc_erasure_get(call, &erasure->id, erasure));
     }
     return KV_OK;
 }
@@ -165,40 +381,35 @@ static KV_RC await_end(struct kv_call *call, struct kv_store_erasure *row, unsig
 KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
                             unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed)
 {
-    KV_TRY(svc_may_work(call->svc, &call->info));
-    struct request_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
-    if (tx == NULL) {
+    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
+    if (made == NULL) {
         return KV_E_NO_MEMORY;
     }
-    *tx = (struct request_tx){.call = call, .session = *session};
-    KV_TRY(fill_request(call, basis, reason, tx));
-    KV_TRY(kv_pg_tx(call->pg, "erase-request", request_tx, tx, &call->info, NULL));
-    if (KV_FAULT("erase/requested")) {
-        return KV_E_INTERNAL;
-    }
-    if (!tx->existed) {
-        svc_erasure_publish(call->svc, &tx->row);
-    }
-    KV_IGNORE(svc_session_revoke(call->svc, &tx->row.tenant, session, &tx->row.id, kv_now_ns(call->svc->env)),
-              "the eraser fences again, with time to wait");
-    svc_eraser_signal(call->svc);
+    struct kv_erasure_new in = {.scope = KV_SCOPE_SESSION, .session = *session, .basis = basis, .reason = reason};
+    KV_TRY(kv_svc_erase(call, &in, made));
     if (wait_seconds > 0) {
-        KV_IGNORE(await_end(call, &tx->row, wait_seconds), "the request stands; its state is what was read last");
+        KV_IGNORE(kv_svc_erasure_await(call, wait_seconds, &made->erasure),
+                  "the request stands; its state is what was read last");
     }
-    view_of(&tx->row, ret_erasure);
-    *ret_existed = tx->existed;
+    *ret_erasure = made->erasure;
+    *ret_existed = made->existed;
     return KV_OK;
 }
 
-/* --- looking at one ---------------------------------------------------------------------------------------------- */
+/* --- looking at them --------------------------------------------------------------------------------------------- */
 
-static KV_RC get_row(struct kv_call *call, const struct kv_id *erasure, struct kv_store_erasure *row)
+static KV_RC get_group(struct kv_call *call, const struct kv_id *id, struct kv_erasure_view *ret_erasure)
 {
-    enum kv_err rc = kv_store_erasure_get(call->pg, erasure, &call->info, row);
-    if (rc == KV_E_NOT_FOUND || (rc == KV_OK && !kv_id_equal(&row->tenant, &call->who.tenant))) {
+    struct kv_store_group *group KV_CLEANUP(kv_freep) = kv_alloc(sizeof *group);
+    if (group == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    enum kv_err rc = kv_store_group_get(call->pg, id, &call->info, group);
+    if (rc == KV_E_NOT_FOUND || (rc == KV_OK && !kv_id_equal(&group->tenant, &call->who.tenant))) {
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such erasure");
     }
-    return rc;
+    KV_TRY(rc);
+    return svc_group_view(call->svc, call->pg, group, &call->info, ret_erasure);
 }
 
 KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure)
@@ -207,68 +418,42 @@ KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, stru
     if (row == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(get_row(call, erasure, row));
-    view_of(row, ret_erasure);
+    enum kv_err rc = kv_store_erasure_get(call->pg, erasure, &call->info, row);
+    if (rc == KV_E_NOT_FOUND) {
+        return get_group(call, erasure, ret_erasure);
+    }
+    KV_TRY(rc);
+    if (!kv_id_equal(&row->tenant, &call->who.tenant)) {
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such erasure");
+    }
+    view_of(call->svc, row, ret_erasure);
     return KV_OK;
 }
 
-/* The part of a compact JWS between its two dots. */
-static KV_RC payload_of(struct kv_bytes jws, struct kv_buf *ret_payload)
+KV_RC kv_svc_erasure_list(struct kv_call *call, const struct kv_erasure_filter *filter, struct kv_page *page,
+                          struct kv_erasure_view *ret_list, size_t *ret_count)
 {
-    const char *text = (const char *)jws.data;
-    const char *first = memchr(text, '.', jws.len);
-    const char *last = memrchr(text, '.', jws.len);
-    if (first == NULL || first == last) {
-        return KV_E_CORRUPT;
-    }
-    size_t len = (size_t)(last - first - 1), size = 0;
-    uint8_t *payload KV_CLEANUP(kv_freep) = kv_alloc(len + 1);
-    if (payload == NULL) {
+    struct kv_store_erasure *rows KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)page->limit + 1, sizeof *rows);
+    if (rows == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(kv_base64url_decode(first + 1, len, payload, len, &size));
-    kv_buf_append(ret_payload, payload, size);
-    return kv_buf_check(ret_payload);
+    struct kv_store_erasure_filter wanted = {
+        .tenant = call->who.tenant, .session = filter->session, .group = filter->group, .state = filter->state};
+    KV_TRY(kv_store_erasure_page(call->pg, &wanted, page, &call->info, rows, ret_count));
+    for (size_t i = 0; i < *ret_count; i++) {
+        view_of(call->svc, &rows[i], &ret_list[i]);
+    }
+    return KV_OK;
 }
 
-KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum kv_certificate_form form,
-                         struct kv_buf *ret_bytes)
+KV_RC kv_svc_erasure_cancel(struct kv_call *call, const struct kv_id *erasure)
 {
-    struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
-    if (row == NULL) {
+    struct kv_erasure_view *view KV_CLEANUP(kv_freep) = kv_alloc(sizeof *view);
+    if (view == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(get_row(call, erasure, row));
-    if (row->state != KV_ERASURE_CERTIFIED) {
-        return kv_fail(&call->info, KV_E_NOT_FOUND, "not certified yet: the erasure is %s",
-                       kv_erasure_state_name(row->state));
-    }
-    if (form == KV_CERT_BUNDLE) {
-        return kv_store_erasure_bundle(call->pg, erasure, &call->info, ret_bytes);
-    }
-    struct kv_buf jws;
-    kv_buf_init(&jws, (size_t)KV_MAX_CERTIFICATE_BYTES);
-    enum kv_err rc = kv_store_erasure_jws(call->pg, erasure, &call->info, &jws);
-    if (rc == KV_OK && form == KV_CERT_JWS) {
-        kv_buf_append(ret_bytes, jws.data, jws.len);
-        rc = kv_buf_check(ret_bytes);
-    } else if (rc == KV_OK) {
-        rc = payload_of(kv_buf_bytes(&jws), ret_bytes);
-    }
-    kv_buf_done(&jws);
-    return rc;
-}
-
-KV_RC kv_svc_jwks(struct kv_svc *svc, struct kv_buf *ret_json)
-{
-    uint8_t public_key[32];
-    kv_sign_public(svc->cert_key, public_key);
-    return kv_cert_jwks(public_key, ret_json);
-}
-
-KV_RC kv_svc_log_vkey(struct kv_svc *svc, struct kv_buf *ret_text)
-{
-    uint8_t public_key[32];
-    kv_sign_public(svc->log_key, public_key);
-    return kv_checkpoint_vkey(svc->log_prefix, public_key, ret_text);
+    KV_TRY(kv_svc_erasure_get(call, erasure, view));
+    return kv_fail(&call->info, KV_E_IRREVERSIBLE,
+                   "an erasure cannot be called back: its sessions are refused from the request on; only the deletion "
+                   "of a tenant can be, within its grace time, with POST /v1/tenants/{tenant_id}:restore");
 }

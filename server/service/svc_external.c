@@ -6,6 +6,7 @@
 #include "server/service/svc_int.h"
 
 #include "dataplane/base/id.h"
+#include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
 
@@ -194,7 +195,13 @@ static KV_RC open_one(const struct open_tx *tx, const struct kv_ktree_store *row
         return KV_OK;
     }
     KV_TRY(rc);
-    return open_text(tx->sealer, slot, row, tx->views[i].external_id);
+    rc = open_text(tx->sealer, slot, row, tx->views[i].external_id);
+    if (rc != KV_OK &&
+        kv_err_class_of(rc) == KV_CLASS_INTEGRITY) { /* a page is not lost for one row that was changed */
+        kv_log(KV_LOG_ERROR, "session", "external_id_unreadable", KV_FID("session", "ses", &row->id), KV_FRC(rc));
+        rc = KV_OK;
+    }
+    return rc;
 }
 
 static KV_RC open_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)

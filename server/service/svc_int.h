@@ -14,6 +14,8 @@
 #include "server/service/event.h"
 #include "server/service/idmap.h"
 #include "server/service/svc.h"
+#include "server/service/svc_certificate.h"
+#include "server/service/svc_erase.h"
 #include "server/service/svc_session.h"
 #include "server/store/pg.h"
 #include "server/store/store_audit.h"
@@ -110,15 +112,18 @@ struct kv_svc {
     pthread_cond_t opening_ended;
 
     pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
-    pthread_cond_t eraser_wake, janitor_wake, erasure_changed, stopping_wake;
+    pthread_cond_t eraser_wake, janitor_wake, operation_wake, erasure_changed, stopping_wake;
     unsigned eraser_work; /* counts requests; under wake_mutex */
-    unsigned erasure_changes, janitor_work;
+    unsigned erasure_changes, janitor_work, operation_work;
 
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
     atomic_bool retiring, stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */
+    atomic_ullong erase_usual_us;     /* from request to certificate, smoothed; 0: none yet */
+    atomic_bool exporting;            /* one archive at a time */
+    atomic_bool groups_open;          /* erasures of many that have not ended, as the janitor saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
     struct kv_top *top;     /* metrics by tenant */
@@ -128,7 +133,7 @@ struct kv_svc {
     bool nvme_up;                       /* as it was last told; lease thread only */
     atomic_ullong lease_turn_ns;        /* when its thread was last seen at work */
     int64_t change_seq;                 /* of the last renewal; the same */
-    struct svc_thread lease, eraser, sequencer, janitor, fd_socket, listener;
+    struct svc_thread lease, eraser, sequencer, janitor, operations, fd_socket, listener;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
     int listener_stop;        /* the eventfd that ends the listener for changes */
 };
@@ -260,7 +265,13 @@ KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_even
 KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done);
 KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
                           struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
+KV_RC svc_consistency_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t from, uint64_t to,
+                            struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
 void *svc_sequencer_main(void *svc);
+
+/* --- svc_audit.c: one archive is made at a time, and bounded */
+KV_RC svc_export_begin(struct kv_call *call);
+KV_RC svc_export_end(struct kv_call *call, enum kv_err rc, const struct kv_buf *tar);
 
 /* --- eraser.c, erase_steps.c, certify.c */
 void *svc_eraser_main(void *svc);

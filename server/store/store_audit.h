@@ -9,6 +9,7 @@
 #ifndef KV_STORE_AUDIT_H
 #define KV_STORE_AUDIT_H
 
+#include "server/store/page.h"
 #include "server/store/pg.h"
 
 #define KV_LOG_ORIGIN_SIZE 256
@@ -77,9 +78,16 @@ KV_RC kv_store_outbox_stats(struct kv_pg *pg, struct kv_errinfo *info, uint64_t 
 
 /* ---- leaves and tiles ---- */
 
+/* What leaves are found by; taken from the entry. */
+struct kv_store_leaf_facts {
+    uint64_t at_us;              /* 0: not known */
+    char op[33], outcome[33];    /* "" when not known */
+    struct kv_id actor, session; /* zero: none */
+};
 struct kv_store_leaf {
     struct kv_bytes entry, ref; /* ref may be empty */
     uint8_t hash[32];
+    struct kv_store_leaf_facts facts;
 };
 /* Places first_idx, first_idx + 1, …; at most KV_OUTBOX_BATCH_MAX. KV_E_STALE when one of them is taken. Write. */
 KV_RC kv_store_leaf_append(struct kv_pg *pg, const struct kv_id *log, uint64_t first_idx,
@@ -93,6 +101,7 @@ KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_by
 
 struct kv_store_entry {
     uint64_t idx;
+    uint8_t hash[32];      /* as stored */
     struct kv_bytes entry; /* borrowed from the list */
 };
 struct kv_store_entries {
@@ -104,6 +113,29 @@ void kv_store_entries_done(struct kv_store_entries *entries);
 /* From place `first` on, at most `max` (up to KV_OUTBOX_BATCH_MAX). */
 KV_RC kv_store_leaf_entries(struct kv_pg *pg, const struct kv_id *log, uint64_t first, size_t max,
                             struct kv_errinfo *info, struct kv_store_entries *ret_entries);
+
+/* A page of a log's leaves by their place; what is zero or NULL is not asked for. Reads page->limit, ascending,
+ * has_after and `after` (a place); page->more is set. */
+struct kv_store_leaf_filter {
+    struct kv_id log;
+    const char *op, *outcome;
+    struct kv_id actor, session;
+    uint64_t from_us, to_us; /* [from, to) */
+};
+struct kv_store_leaf_row {
+    uint64_t idx;
+    uint8_t hash[32];
+    struct kv_store_leaf_facts facts;
+    struct kv_bytes entry; /* borrowed from the list */
+};
+struct kv_store_leaf_page {
+    struct kv_store_leaf_row *rows;
+    size_t count;
+    struct kv_buf bytes;
+};
+void kv_store_leaf_page_done(struct kv_store_leaf_page *page);
+KV_RC kv_store_leaf_list(struct kv_pg *pg, const struct kv_store_leaf_filter *filter, struct kv_page *page,
+                         uint64_t after, struct kv_errinfo *info, struct kv_store_leaf_page *ret_page);
 
 /* Tile `n` of `level`: 1 to 256 hashes. Written again it may only grow: KV_E_STALE when what is there is no prefix of
  * it. Write. */

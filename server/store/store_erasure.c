@@ -25,7 +25,7 @@ const char *kv_erasure_state_name(enum kv_erasure_state state)
     " coalesce(dram_bytes, 0), coalesce(nvme_blocks, 0), coalesce(nvme_bytes, 0), block_root, coalesce(samples, 0)," \
     " coalesce(control_opened, 0), coalesce(opened_after, 0), coalesce(checks, 0), cert_id,"                         \
     " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
-    " bundle IS NOT NULL FROM erasure "
+    " bundle IS NOT NULL, group_id, reference_sha256 FROM erasure "
 
 static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
 {
@@ -68,6 +68,8 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     erasure->has_samples = kv_pg_get_bool(row);
     erasure->has_jws = kv_pg_get_bool(row);
     erasure->has_bundle = kv_pg_get_bool(row);
+    kv_pg_get_id(row, &erasure->group);
+    kv_pg_get_text(row, erasure->reference_sha256, sizeof erasure->reference_sha256);
     return KV_OK;
 }
 
@@ -79,8 +81,8 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     static const struct kv_pg_query query = {
         "erasure_insert", "INSERT INTO erasure (id, tenant_id, session_id, slot, directory_slot, state, basis,"
                           " reason_sha256, requested_by, requested_role, revocation_seq, requested_at,"
-                          " blocked_hold_at, needs_approval_at)"
-                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)"};
+                          " blocked_hold_at, needs_approval_at, group_id, reference_sha256)"
+                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"};
     enum kv_erasure_state state = erasure->state;
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->id);
@@ -97,6 +99,8 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     kv_pg_arg_time(&args, erasure->at_us[KV_ERASURE_REQUESTED]);
     kv_pg_arg_time_or_null(&args, state == KV_ERASURE_BLOCKED_HOLD ? erasure->at_us[state] : 0);
     kv_pg_arg_time_or_null(&args, state == KV_ERASURE_NEEDS_APPROVAL ? erasure->at_us[state] : 0);
+    kv_pg_arg_id_or_null(&args, &erasure->group);
+    kv_pg_arg_text_or_null(&args, erasure->reference_sha256);
     uint64_t rows = 0;
     return kv_pg_change(pg, &query, &args, info, &rows);
 }
@@ -205,6 +209,61 @@ KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, s
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, batch);
     return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+/* The page's end: a row more than fits tells that there is another page. */
+static void end_page(struct kv_page *page, size_t *count)
+{
+    page->more = *count > page->limit;
+    *count = page->more ? page->limit : *count;
+}
+
+#define PAGE_FILTER                                                                                            \
+    "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2) AND ($3::bytea IS NULL OR group_id = $3)" \
+    " AND ($4::text IS NULL OR state = $4) AND ($5::timestamptz IS NULL OR "
+
+KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filter *filter, struct kv_page *page,
+                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query up = {"erasure_page_up", SELECT_ERASURE PAGE_FILTER
+                                          "(requested_at, id) > ($5, $6)) ORDER BY requested_at, id LIMIT $7"},
+                                    down = {"erasure_page_down", SELECT_ERASURE PAGE_FILTER
+                                            "(requested_at, id) < ($5, $6)) ORDER BY requested_at DESC, id DESC"
+                                            " LIMIT $7"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &filter->tenant);
+    kv_pg_arg_id_or_null(&args, &filter->session);
+    kv_pg_arg_id_or_null(&args, &filter->group);
+    kv_pg_arg_text_or_null(&args, filter->state);
+    kv_pg_arg_time_or_null(&args, page->has_after ? page->after_us : 0);
+    kv_pg_arg_id(&args, &page->after);
+    KV_TRY(list(pg, page->ascending ? &up : &down, &args, (size_t)page->limit + 1, ret_list, ret_count, info));
+    end_page(page, ret_count);
+    return KV_OK;
+}
+
+#define CERTIFIED_FILTER                                                                                    \
+    "WHERE tenant_id = $1 AND certified_at IS NOT NULL AND ($2::timestamptz IS NULL OR certified_at >= $2)" \
+    " AND ($3::timestamptz IS NULL OR certified_at < $3) AND ($4::timestamptz IS NULL OR "
+
+KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_certified_filter *filter,
+                                      struct kv_page *page, struct kv_errinfo *info, struct kv_store_erasure *ret_list,
+                                      size_t *ret_count)
+{
+    static const struct kv_pg_query up = {"certified_page_up", SELECT_ERASURE CERTIFIED_FILTER
+                                          "(certified_at, id) > ($4, $5)) ORDER BY certified_at, id LIMIT $6"},
+                                    down = {"certified_page_down", SELECT_ERASURE CERTIFIED_FILTER
+                                            "(certified_at, id) < ($4, $5)) ORDER BY certified_at DESC, id DESC"
+                                            " LIMIT $6"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &filter->tenant);
+    kv_pg_arg_time_or_null(&args, filter->from_us);
+    kv_pg_arg_time_or_null(&args, filter->to_us);
+    kv_pg_arg_time_or_null(&args, page->has_after ? page->after_us : 0);
+    kv_pg_arg_id(&args, &page->after);
+    KV_TRY(list(pg, page->ascending ? &up : &down, &args, (size_t)page->limit + 1, ret_list, ret_count, info));
+    end_page(page, ret_count);
+    return KV_OK;
 }
 
 /* ---- the walk ---- */

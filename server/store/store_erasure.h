@@ -9,6 +9,7 @@
 #ifndef KV_STORE_ERASURE_H
 #define KV_STORE_ERASURE_H
 
+#include "server/store/page.h"
 #include "server/store/store_cluster.h"
 #include "server/store/store_session.h"
 
@@ -50,12 +51,15 @@ struct kv_store_erasure {
     int64_t certificate_index;                /* leaf of the tenant's log; -1: not known yet */
     char previous_sha256[KV_SHA256_HEX_SIZE]; /* of the tenant's certificate before; "" */
     bool has_samples, has_jws, has_bundle;
+    struct kv_id group;                        /* zero: asked for alone */
+    char reference_sha256[KV_SHA256_HEX_SIZE]; /* like reason_sha256 */
 };
 
 /* The request: the row, and the session goes to ERASING with `revocation_seq` (from kv_store_revocation_next, same
  * transaction). Reads id, tenant, session, state (REQUESTED, BLOCKED_HOLD or NEEDS_APPROVAL), basis, reason_sha256,
- * requested_by, requested_role, revocation_seq and at_us[state]. KV_E_NOT_FOUND: no such session of this tenant.
- * KV_E_STALE: it is not active; the session's row names the erasure there is. Write. */
+ * requested_by, requested_role, revocation_seq, at_us[state], group and reference_sha256. KV_E_NOT_FOUND: no such
+ * session of this tenant. KV_E_STALE: it is not active; the session's row names the erasure there is. The session's
+ * external id is forgotten with it. Write. */
 KV_RC kv_store_erasure_insert(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info);
 KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                            struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */
@@ -69,6 +73,23 @@ KV_RC kv_store_erasure_list(struct kv_pg *pg, const struct kv_id *tenant, const 
                             struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count);
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
                                   struct kv_store_erasure *ret_list, size_t *ret_count);
+
+/* A page of a tenant's, by the time of the request. `ret_list` has room for page->limit + 1. */
+struct kv_store_erasure_filter {
+    struct kv_id tenant;
+    struct kv_id session, group; /* zero: any */
+    const char *state;           /* NULL: any */
+};
+KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filter *filter, struct kv_page *page,
+                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count);
+/* The certified ones, by the time of their certificate; [from, to), 0: open. The same room. */
+struct kv_store_certified_filter {
+    struct kv_id tenant;
+    uint64_t from_us, to_us;
+};
+KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_certified_filter *filter,
+                                      struct kv_page *page, struct kv_errinfo *info, struct kv_store_erasure *ret_list,
+                                      size_t *ret_count);
 
 /* KV_E_STALE unless the row was in `from`. KV_E_INVALID_REQUEST: not an arrow of the diagram. KV_E_INVALID_STATE: the
  * schema misses something that `to` stands for (a batch from STAGED on, facts at VERIFIED, the bundle at CERTIFIED).

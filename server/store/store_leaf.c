@@ -5,12 +5,13 @@
 #include "server/store/store_audit.h"
 
 #include "dataplane/base/check.h"
+#include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 
 #include <string.h>
 
 struct leaf_arrays {
-    struct kv_pg_array entries, hashes, refs;
+    struct kv_pg_array entries, hashes, refs, times, ops, outcomes, actors, sessions;
 };
 
 static void leaf_arrays_done(struct leaf_arrays *arrays)
@@ -18,6 +19,30 @@ static void leaf_arrays_done(struct leaf_arrays *arrays)
     kv_pg_array_done(&arrays->entries);
     kv_pg_array_done(&arrays->hashes);
     kv_pg_array_done(&arrays->refs);
+    kv_pg_array_done(&arrays->times);
+    kv_pg_array_done(&arrays->ops);
+    kv_pg_array_done(&arrays->outcomes);
+    kv_pg_array_done(&arrays->actors);
+    kv_pg_array_done(&arrays->sessions);
+}
+
+static void facts_init(struct leaf_arrays *arrays, size_t count)
+{
+    const struct kv_store_leaf_facts *facts = NULL;
+    kv_pg_array_init(&arrays->times, KV_PG_ARRAY_I64, count, count * 8);
+    kv_pg_array_init(&arrays->ops, KV_PG_ARRAY_BYTEA, count, count * sizeof facts->op);
+    kv_pg_array_init(&arrays->outcomes, KV_PG_ARRAY_BYTEA, count, count * sizeof facts->outcome);
+    kv_pg_array_init(&arrays->actors, KV_PG_ARRAY_BYTEA, count, count * sizeof facts->actor);
+    kv_pg_array_init(&arrays->sessions, KV_PG_ARRAY_BYTEA, count, count * sizeof facts->session);
+}
+
+static void put_facts(struct leaf_arrays *arrays, const struct kv_store_leaf_facts *facts)
+{
+    kv_pg_array_i64(&arrays->times, (int64_t)facts->at_us);
+    kv_pg_array_raw(&arrays->ops, facts->op, strlen(facts->op), facts->op[0] == '\0');
+    kv_pg_array_raw(&arrays->outcomes, facts->outcome, strlen(facts->outcome), facts->outcome[0] == '\0');
+    kv_pg_array_raw(&arrays->actors, facts->actor.b, sizeof facts->actor.b, kv_id_is_zero(&facts->actor));
+    kv_pg_array_raw(&arrays->sessions, facts->session.b, sizeof facts->session.b, kv_id_is_zero(&facts->session));
 }
 
 static void leaf_arrays_fill(struct leaf_arrays *arrays, const struct kv_store_leaf *leaves, size_t count)
@@ -29,10 +54,12 @@ static void leaf_arrays_fill(struct leaf_arrays *arrays, const struct kv_store_l
     kv_pg_array_init(&arrays->entries, KV_PG_ARRAY_BYTEA, count, entry_bytes);
     kv_pg_array_init(&arrays->hashes, KV_PG_ARRAY_BYTEA, count, count * 32);
     kv_pg_array_init(&arrays->refs, KV_PG_ARRAY_BYTEA, count, count * KV_LOG_REF_BYTES_MAX);
+    facts_init(arrays, count);
     for (size_t i = 0; i < count; i++) {
         kv_pg_array_raw(&arrays->entries, leaves[i].entry.data, leaves[i].entry.len, false);
         kv_pg_array_raw(&arrays->hashes, leaves[i].hash, sizeof leaves[i].hash, false);
         kv_pg_array_raw(&arrays->refs, leaves[i].ref.data, leaves[i].ref.len, leaves[i].ref.len == 0);
+        put_facts(arrays, &leaves[i].facts);
     }
 }
 
@@ -40,10 +67,13 @@ KV_RC kv_store_leaf_append(struct kv_pg *pg, const struct kv_id *log, uint64_t f
                            const struct kv_store_leaf *leaves, size_t count, struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
-        "leaf_append", "INSERT INTO audit_leaf (log_id, idx, entry, leaf_hash, ref)"
-                       " SELECT $1, $2 + place - 1, entry, leaf_hash, ref"
-                       " FROM unnest($3, $4, $5) WITH ORDINALITY AS fresh (entry, leaf_hash, ref, place)"
-                       " ON CONFLICT (log_id, idx) DO NOTHING"};
+        "leaf_append",
+        "INSERT INTO audit_leaf (log_id, idx, entry, leaf_hash, ref, at, op, outcome, actor, session_id)"
+        " SELECT $1, $2 + place - 1, entry, leaf_hash, ref, timestamptz 'epoch' + nullif(at, 0) * interval '1 us',"
+        " convert_from(op, 'UTF8'), convert_from(outcome, 'UTF8'), actor, session_id"
+        " FROM unnest($3, $4, $5, $6, $7, $8, $9, $10) WITH ORDINALITY"
+        " AS fresh (entry, leaf_hash, ref, at, op, outcome, actor, session_id, place)"
+        " ON CONFLICT (log_id, idx) DO NOTHING"};
     KV_ASSERT(count > 0 && count <= KV_OUTBOX_BATCH_MAX);
     struct leaf_arrays arrays;
     leaf_arrays_fill(&arrays, leaves, count);
@@ -53,6 +83,11 @@ KV_RC kv_store_leaf_append(struct kv_pg *pg, const struct kv_id *log, uint64_t f
     kv_pg_arg_array(&args, &arrays.entries, KV_PG_ARRAY_BYTEA);
     kv_pg_arg_array(&args, &arrays.hashes, KV_PG_ARRAY_BYTEA);
     kv_pg_arg_array(&args, &arrays.refs, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.times, KV_PG_ARRAY_I64);
+    kv_pg_arg_array(&args, &arrays.ops, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.outcomes, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.actors, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &arrays.sessions, KV_PG_ARRAY_BYTEA);
     uint64_t rows = 0;
     enum kv_err rc = kv_pg_change(pg, &query, &args, info, &rows);
     leaf_arrays_done(&arrays);
@@ -118,6 +153,7 @@ static KV_RC copy_entries(const PGresult *result, struct kv_store_entries *entri
     for (size_t i = 0; i < entries->count; i++) {
         struct kv_pg_row row = kv_pg_row_of(result, (int)i);
         entries->rows[i].idx = kv_pg_get_u64(&row);
+        kv_pg_get_raw(&row, entries->rows[i].hash, sizeof entries->rows[i].hash);
         entries->rows[i].entry = kv_pg_get_bytes(&row);
         KV_TRY(kv_pg_row_check(&row, NULL));
         total += entries->rows[i].entry.len;
@@ -139,7 +175,8 @@ KV_RC kv_store_leaf_entries(struct kv_pg *pg, const struct kv_id *log, uint64_t 
                             struct kv_errinfo *info, struct kv_store_entries *ret_entries)
 {
     static const struct kv_pg_query query = {
-        "leaf_entries", "SELECT idx, entry FROM audit_leaf WHERE log_id = $1 AND idx >= $2 ORDER BY idx LIMIT $3"};
+        "leaf_entries",
+        "SELECT idx, leaf_hash, entry FROM audit_leaf WHERE log_id = $1 AND idx >= $2 ORDER BY idx LIMIT $3"};
     KV_ASSERT(max <= KV_OUTBOX_BATCH_MAX);
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, log);
@@ -157,6 +194,94 @@ KV_RC kv_store_leaf_entries(struct kv_pg *pg, const struct kv_id *log, uint64_t 
         }
     }
     *ret_entries = entries;
+    return KV_OK;
+}
+
+/* ---- a page of leaves ---- */
+
+void kv_store_leaf_page_done(struct kv_store_leaf_page *page)
+{
+    kv_free(page->rows);
+    kv_buf_done(&page->bytes);
+    *page = (struct kv_store_leaf_page){0};
+}
+
+static void read_leaf(struct kv_pg_row *row, struct kv_store_leaf_row *leaf)
+{
+    leaf->idx = kv_pg_get_u64(row);
+    kv_pg_get_raw(row, leaf->hash, sizeof leaf->hash);
+    leaf->facts.at_us = kv_pg_get_time(row);
+    kv_pg_get_text(row, leaf->facts.op, sizeof leaf->facts.op);
+    kv_pg_get_text(row, leaf->facts.outcome, sizeof leaf->facts.outcome);
+    kv_pg_get_id(row, &leaf->facts.actor);
+    kv_pg_get_id(row, &leaf->facts.session);
+    leaf->entry = kv_pg_get_bytes(row);
+}
+
+/* Entries lie in the result until now; afterwards in one buffer that the page owns. */
+static KV_RC copy_leaves(const PGresult *result, struct kv_store_leaf_page *page)
+{
+    size_t total = 1;
+    for (size_t i = 0; i < page->count; i++) {
+        struct kv_pg_row row = kv_pg_row_of(result, (int)i);
+        read_leaf(&row, &page->rows[i]);
+        KV_TRY(kv_pg_row_check(&row, NULL));
+        total += page->rows[i].entry.len;
+    }
+    kv_buf_init(&page->bytes, total);
+    for (size_t i = 0; i < page->count; i++) {
+        kv_buf_append(&page->bytes, page->rows[i].entry.data, page->rows[i].entry.len);
+    }
+    KV_TRY(kv_buf_check(&page->bytes));
+    const uint8_t *at = page->bytes.data;
+    for (size_t i = 0; i < page->count; i++) {
+        page->rows[i].entry.data = at;
+        at += page->rows[i].entry.len;
+    }
+    return KV_OK;
+}
+
+#define LEAF_FILTER                                                                                      \
+    "SELECT idx, leaf_hash, at, op, outcome, actor, session_id, entry FROM audit_leaf WHERE log_id = $1" \
+    " AND ($2::text IS NULL OR op = $2) AND ($3::text IS NULL OR outcome = $3)"                          \
+    " AND ($4::bytea IS NULL OR actor = $4) AND ($5::bytea IS NULL OR session_id = $5)"                  \
+    " AND ($6::timestamptz IS NULL OR at >= $6) AND ($7::timestamptz IS NULL OR at < $7)"
+
+KV_RC kv_store_leaf_list(struct kv_pg *pg, const struct kv_store_leaf_filter *filter, struct kv_page *page,
+                         uint64_t after, struct kv_errinfo *info, struct kv_store_leaf_page *ret_page)
+{
+    static const struct kv_pg_query up = {"leaf_list_up", LEAF_FILTER " AND idx >= $8 ORDER BY idx LIMIT $9"},
+                                    down = {"leaf_list_down", LEAF_FILTER " AND idx <= $8 ORDER BY idx DESC LIMIT $9"};
+    if (page->has_after && !page->ascending && after == 0) { /* nothing lies before the first */
+        page->more = false;
+        *ret_page = (struct kv_store_leaf_page){0};
+        return KV_OK;
+    }
+    uint64_t first = page->has_after ? page->ascending ? after + 1 : after - 1 : page->ascending ? 0 : INT64_MAX;
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &filter->log);
+    kv_pg_arg_text_or_null(&args, filter->op);
+    kv_pg_arg_text_or_null(&args, filter->outcome);
+    kv_pg_arg_id_or_null(&args, &filter->actor);
+    kv_pg_arg_id_or_null(&args, &filter->session);
+    kv_pg_arg_time_or_null(&args, filter->from_us);
+    kv_pg_arg_time_or_null(&args, filter->to_us);
+    kv_pg_arg_u64(&args, first);
+    kv_pg_arg_u64(&args, (uint64_t)page->limit + 1);
+    PGresult *result KV_CLEANUP(kv_pg_result_free) = NULL;
+    KV_TRY(kv_pg_read(pg, page->ascending ? &up : &down, &args, info, &result));
+    struct kv_store_leaf_page leaves = {.count = (size_t)PQntuples(result)};
+    page->more = leaves.count > page->limit;
+    leaves.count = page->more ? page->limit : leaves.count;
+    if (leaves.count > 0) {
+        leaves.rows = kv_alloc_array(leaves.count, sizeof leaves.rows[0]);
+        enum kv_err rc = leaves.rows != NULL ? copy_leaves(result, &leaves) : KV_E_NO_MEMORY;
+        if (rc != KV_OK) {
+            kv_store_leaf_page_done(&leaves);
+            return kv_fail(info, rc, "entries of the audit log cannot be read");
+        }
+    }
+    *ret_page = leaves;
     return KV_OK;
 }
 

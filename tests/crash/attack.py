@@ -20,7 +20,7 @@ class Loot:
         shutil.rmtree(self.folder, ignore_errors=True)
         os.makedirs(self.folder)
         operator, engine = world.client("operator"), world.client("engine")
-        answer = operator.call("POST", "/v1/tiers/dram:drain")
+        answer = operator.call("POST", "/v1/tiers/dram:drain", Prefer="wait=60")
         world.ledger.blame(answer.status == 200, f"drain of an idle server: {answer}")
         self.copies = {}
         for session in world.ledger.in_state(LIVE):

@@ -248,17 +248,18 @@ bool kv_client_erase(struct kv_client *client, const char *session_id, const cha
 
 bool kv_client_drain_dram(struct kv_client *client, uint64_t *ret_blocks, struct kv_client_error *error)
 {
-    struct kv_client_request request = {.method = "POST", .path = "/v1/tiers/dram:drain"};
+    struct kv_client_request request = {.method = "POST", .path = "/v1/tiers/dram:drain", .prefer = "wait=60"};
     json_t *answer = NULL;
     if (!kv_client_http_call(client, &client->http, &request, &answer, error)) {
         return false;
     }
-    const json_t *blocks = json_object_get(answer, "blocks");
+    const json_t *blocks = json_object_get(json_object_get(answer, "response"), "blocks");
     bool fine = json_is_integer(blocks) && json_integer_value(blocks) >= 0;
     uint64_t count = (uint64_t)json_integer_value(blocks);
     json_decref(answer);
     if (!fine) {
-        return kv_client_fail(error, "protocol", "the answer has no usable member \"blocks\"");
+        return kv_client_fail(error, "protocol",
+                              "the operation did not end well: no usable member \"blocks\" in its response");
     }
     *ret_blocks = count;
     return true;

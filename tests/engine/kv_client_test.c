@@ -112,7 +112,7 @@ Test(kv_client, answer_past_the_bound_is_refused)
     char *body = malloc(len + 1);
     memset(body, ' ', len);
     body[len] = '\0';
-    memcpy(body, "{\"blocks\":3}", 12);
+    memcpy(body, "{\"response\":{\"blocks\":3}}", 25);
     uint64_t blocks = 0;
     canned_answer(server, 200, body);
     body[len - 1] = '\0';

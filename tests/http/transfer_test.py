@@ -41,9 +41,9 @@ class Transfers(rig.Suite):
         return answer.json()
 
     def drain(self):
-        answer = self.server.call("POST", "/v1/tiers/dram:drain", self.server.operator)
+        answer = self.server.call("POST", "/v1/tiers/dram:drain", self.server.operator, headers={"Prefer": "wait=60"})
         self.assertEqual(answer.status, 200, answer)
-        return answer.json()["blocks"]
+        return answer.json()["response"]["blocks"]
 
     # --- blocks
 
@@ -276,6 +276,7 @@ class Transfers(rig.Suite):
         bundle = self.certificate(erasure, "text/plain")
         jws = self.certificate(erasure, "application/jose")
         payload = self.certificate(erasure, "application/json")
+        self.assertEqual(payload.json()["certificate"]["sub"]["session"], session)
         self.assertEqual([answer.headers["content-type"].split(";")[0] for answer in (bundle, jws, payload)],
                          ["text/plain", "application/jose", "application/json"])
         self.assertIn(session, payload.body.decode())

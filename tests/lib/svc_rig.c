@@ -275,6 +275,14 @@ enum kv_err kvt_svc_lookup(struct kv_call *call, const struct kvt_engine *engine
 
 /* --- erasures ---------------------------------------------------------------------------------------------------- */
 
+enum kv_err kvt_svc_drain(struct kv_call *call)
+{
+    struct kv_operation_view *operation KV_CLEANUP(kv_freep) = kv_alloc(sizeof *operation);
+    KV_TRY(kv_svc_drain_dram(call, operation));
+    KV_TRY(kv_svc_operation_await(call, KVT_WAIT_S, operation));
+    return operation->row.state == KV_OPERATION_SUCCEEDED ? KV_OK : KV_E_INTERNAL;
+}
+
 struct kv_erasure_view kvt_svc_erase(struct kv_call *call, struct kv_id session)
 {
     struct kv_erasure_view view;

@@ -7,7 +7,10 @@
 #define KV_TESTS_SVC_RIG_H
 
 #include "server/service/svc.h"
+#include "server/service/svc_certificate.h"
+#include "server/service/svc_erase.h"
 #include "server/service/svc_key.h"
+#include "server/service/svc_operation.h"
 #include "server/service/svc_session.h"
 #include "server/service/svc_tenant.h"
 #include "tests/lib/memfd_pool.h"
@@ -61,6 +64,8 @@ enum kv_err kvt_svc_restore(struct kv_call *call, const struct kvt_engine *engin
                             uint32_t count, uint32_t *ret_right);
 enum kv_err kvt_svc_lookup(struct kv_call *call, const struct kvt_engine *engine, struct kv_id session, uint32_t first,
                            uint32_t count, uint32_t *ret_leading);
+/* Memory is written down and freed; waits for the end. */
+enum kv_err kvt_svc_drain(struct kv_call *call);
 /* Erases and waits for the end. */
 struct kv_erasure_view kvt_svc_erase(struct kv_call *call, struct kv_id session);
 /* The bundle verifies with the service's own public keys. */

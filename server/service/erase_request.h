@@ -1,0 +1,62 @@
+/*
+ * Requests for erasures that no caller makes: by lifetimes and deletions, and the parts that requests of callers share.
+ * Each is a step inside a transaction of the one who asks, and what follows after its commit.
+ */
+#ifndef KV_ERASE_REQUEST_H
+#define KV_ERASE_REQUEST_H
+
+#include "server/service/svc_int.h"
+#include "server/store/store_group.h"
+
+/* Who asks; the system: zero and "system". */
+struct svc_erase_by {
+    struct kv_id key;
+    const char *role, *basis;
+};
+
+/* In a transaction: the session's erasure, with its audit entry. Takes the revocation's number first, so call it before
+ * other rows are locked. KV_E_NOT_FOUND; KV_E_STALE: the session is not active any more, and the transaction can go on.
+ * `ret_row` is what svc_erase_begin wants after the commit. */
+KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *session,
+                        const struct svc_erase_by *by, struct kv_errinfo *info, struct kv_store_erasure *ret_row);
+/* After the commit: refused here from now on, and the eraser begins. */
+void svc_erase_begin(struct kv_svc *svc, const struct kv_store_erasure *row);
+
+/* In a transaction: an erasure of all sessions of the tenant that exist by now. The janitor takes them on; when all are
+ * certified, a tenant in the state `erasing` becomes `erased`. Call svc_janitor_signal after the commit. */
+KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct svc_erase_by *by,
+                       struct kv_errinfo *info, struct kv_id *ret_group);
+
+/* --- for svc_erase.c and svc_erase_group.c */
+
+/* Fills the group from `in` and its own id; hashes are salted with that. */
+KV_RC svc_group_new(struct kv_call *call, const struct kv_erasure_new *in, struct kv_store_group *ret_group);
+/* Sessions that a step took on. */
+struct svc_group_taken {
+    size_t count;
+    struct {
+        struct kv_id session, erasure;
+    } * rows; /* KV_MAX_ERASURE_EXPAND of them, owned by the caller */
+};
+/* In a transaction, on the group's row that was just made or locked: takes on up to KV_MAX_ERASURE_EXPAND sessions;
+ * RUNNING when none is left. */
+KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_group *group, struct kv_errinfo *info,
+                       struct svc_group_taken *taken);
+void svc_group_begin(struct kv_svc *svc, const struct kv_store_group *group, const struct svc_group_taken *taken);
+KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
+                       struct kv_errinfo *info);
+KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
+                     struct kv_erasure_view *ret_view);
+/* The janitor's step: open groups go on and end. */
+KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+
+/* The request's audit entry. */
+KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
+                       struct kv_errinfo *info);
+const char *svc_erase_claim(enum kv_erasure_state state);
+/* SHA-256 of the id and the text, in hex; NULL: "". Who knows the text can show that it was this one, and no table of
+ * texts finds it. */
+KV_RC svc_erase_hash(const struct kv_id *salt, const char *text, char ret_hex[KV_SHA256_HEX_SIZE]);
+uint64_t svc_erase_eta_ms(struct kv_svc *svc, uint64_t erasures_ahead);
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * How the executor runs operations: a table of kinds, each a function that does one bounded piece. Between two pieces
+ * progress and position are durable, and a cancel is seen.
+ */
+#ifndef KV_OPERATION_RUN_H
+#define KV_OPERATION_RUN_H
+
+#include "server/service/svc_int.h"
+#include "server/store/store_operation.h"
+
+struct svc_operation_run {
+    struct kv_svc *svc;
+    struct kv_pg *pg;
+    struct kv_errinfo info;
+    struct kv_store_operation row; /* phase, unit, progress and response are the piece's to set */
+    struct kv_buf position;        /* where the next piece goes on; empty at the first one */
+    bool done;                     /* set by the last piece, with row.response */
+};
+
+/* One piece, of about a second at most. What may be repeated after a crash is repeated from the last durable position.
+ * An error ends the operation, but for KV_E_DB_UNAVAILABLE, KV_E_BUSY and KV_E_TIMEOUT: those are tried again. */
+typedef KV_RC svc_operation_piece(struct svc_operation_run *run);
+svc_operation_piece svc_run_audit_verify, svc_run_drain_dram;
+
+void *svc_operations_main(void *svc);
+void svc_operations_signal(struct kv_svc *svc);
+/* The janitor's step: operations that are no longer kept. */
+KV_RC svc_operations_expire(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+void svc_operation_publish(struct kv_svc *svc, const struct kv_store_operation *row);
+
+#endif

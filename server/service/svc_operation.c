@@ -1,0 +1,188 @@
+/*
+ * What a caller sees of long-running operations. Starting one is a row and an audit entry; the executor
+ * (operation_run.c) does the rest.
+ */
+#include "server/service/svc_operation.h"
+
+#include "server/service/operation_run.h"
+
+#include "dataplane/base/id.h"
+#include "dataplane/base/mem.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+bool kv_operation_ended(const struct kv_operation_view *operation)
+{
+    return operation->row.state != KV_OPERATION_QUEUED && operation->row.state != KV_OPERATION_RUNNING;
+}
+
+/* --- starting ---------------------------------------------------------------------------------------------------- */
+
+struct start_tx {
+    struct kv_call *call;
+    struct kv_operation_view *view;
+};
+
+static KV_RC record(struct kv_call *call, struct kv_pg *pg, enum kv_audit_op op, const struct kv_store_operation *row,
+                    struct kv_errinfo *info)
+{
+    struct kv_audit_event event = {.op = op,
+                                   .tenant = row->tenant,
+                                   .actor = call->who.key,
+                                   .actor_role = svc_role_name(call->who.roles),
+                                   .subject = row->id,
+                                   .subject_prefix = "opr"};
+    return svc_audit(call->svc, pg, &event, KV_BYTES(NULL, 0), info);
+}
+
+static KV_RC start_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct start_tx *tx = ctx;
+    KV_TRY(kv_store_operation_insert(pg, &tx->view->row, (uint64_t)KV_MAX_OPERATIONS_OPEN, info));
+    KV_TRY(record(tx->call, pg, KV_AUDIT_OPERATION_START, &tx->view->row, info));
+    return kv_store_operation_get(pg, &tx->view->row.id, info, &tx->view->row);
+}
+
+static KV_RC start(struct kv_call *call, const char *kind, const char *params, struct kv_operation_view *view)
+{
+    view->row = (struct kv_store_operation){.tenant = call->who.tenant,
+                                            .created_by = call->who.key,
+                                            .created_us = call->svc->env->realtime_us(call->svc->env->ctx)};
+    snprintf(view->row.kind, sizeof view->row.kind, "%s", kind);
+    snprintf(view->row.params, sizeof view->row.params, "%s", params);
+    KV_TRY(kv_id_new(call->svc->env, &view->row.id));
+    struct start_tx tx = {.call = call, .view = view};
+    KV_TRY(svc_tx(call, "operation-start", start_tx, &tx));
+    if (!call->dry_run) {
+        svc_operation_publish(call->svc, &view->row);
+        svc_operations_signal(call->svc);
+    }
+    return KV_OK;
+}
+
+KV_RC kv_svc_audit_verify(struct kv_call *call, struct kv_operation_view *ret_operation)
+{
+    struct kv_buf note;
+    uint64_t size = 0;
+    struct kv_checkpoint head;
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    kv_buf_init(&note, 16384);
+    enum kv_err rc = kv_store_log_note(call->pg, &call->who.tenant, &call->info, &note, &size);
+    if (rc == KV_E_MISSING) {
+        rc = kv_fail(&call->info, KV_E_NOT_YET, "this log has no entry yet, so no head is signed");
+    } else if (rc == KV_OK && kv_checkpoint_parse(kv_buf_bytes(&note), &head) != KV_OK) {
+        rc = kv_fail(&call->info, KV_E_CORRUPT, "the log's signed head is not one");
+    }
+    kv_buf_done(&note);
+    KV_TRY(rc);
+    char root[KV_SHA256_HEX_SIZE], params[160];
+    kv_hex_encode(head.root.b, sizeof head.root.b, root);
+    snprintf(params, sizeof params, "{\"root\":\"%s\",\"size\":%" PRIu64 "}", root, head.size);
+    return start(call, "audit.verify", params, ret_operation);
+}
+
+KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation)
+{
+    if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
+        return kv_fail(&call->info, KV_E_FORBIDDEN, "draining a tier needs the operator role");
+    }
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    return start(call, "tier.drain", "{\"tier\":\"dram\"}", ret_operation);
+}
+
+/* --- looking at them --------------------------------------------------------------------------------------------- */
+
+static KV_RC check_owner(const struct kv_call *call, enum kv_err rc, const struct kv_store_operation *row,
+                         struct kv_errinfo *info)
+{
+    bool foreign = rc == KV_OK && !kv_id_equal(&row->tenant, &call->who.tenant);
+    return rc == KV_E_NOT_FOUND || foreign ? kv_fail(info, KV_E_NOT_FOUND, "no such operation") : rc;
+}
+
+KV_RC kv_svc_operation_get(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation)
+{
+    enum kv_err rc = kv_store_operation_get(call->pg, id, &call->info, &ret_operation->row);
+    return check_owner(call, rc, &ret_operation->row, &call->info);
+}
+
+KV_RC kv_svc_operation_list(struct kv_call *call, const struct kv_operation_filter *filter, struct kv_page *page,
+                            struct kv_operation_view *ret_list, size_t *ret_count)
+{
+    struct kv_store_operation *rows KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)page->limit + 1, sizeof *rows);
+    if (rows == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    struct kv_store_operation_filter wanted = {
+        .tenant = call->who.tenant, .state = filter->state, .kind = filter->kind};
+    KV_TRY(kv_store_operation_page(call->pg, &wanted, page, &call->info, rows, ret_count));
+    for (size_t i = 0; i < *ret_count; i++) {
+        ret_list[i].row = rows[i];
+    }
+    return KV_OK;
+}
+
+static void await_change(struct kv_svc *svc, unsigned *seen, uint64_t deadline_ns)
+{
+    struct timespec until = kv_timespec_of(deadline_ns);
+    pthread_mutex_lock(&svc->wake_mutex);
+    while (svc->erasure_changes == *seen && !atomic_load(&svc->stopping) &&
+           pthread_cond_timedwait(&svc->erasure_changed, &svc->wake_mutex, &until) != ETIMEDOUT) {
+    }
+    *seen = svc->erasure_changes;
+    pthread_mutex_unlock(&svc->wake_mutex);
+}
+
+KV_RC kv_svc_operation_await(struct kv_call *call, unsigned wait_seconds, struct kv_operation_view *operation)
+{
+    struct kv_svc *svc = call->svc;
+    uint64_t deadline = kv_now_ns(svc->env) + wait_seconds * KV_S_NS;
+    pthread_mutex_lock(&svc->wake_mutex);
+    unsigned seen = svc->erasure_changes;
+    pthread_mutex_unlock(&svc->wake_mutex);
+    KV_TRY(kv_svc_operation_get(call, &operation->row.id, operation));
+    while (!kv_operation_ended(operation) && kv_now_ns(svc->env) < deadline && !atomic_load(&svc->stopping)) {
+        await_change(svc, &seen, deadline);
+        KV_TRY(kv_svc_operation_get(call, &operation->row.id, operation));
+    }
+    return KV_OK;
+}
+
+/* --- cancelling -------------------------------------------------------------------------------------------------- */
+
+struct cancel_tx {
+    struct kv_call *call;
+    struct kv_operation_view *view;
+    struct kv_id id;
+};
+
+static KV_RC cancel_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct cancel_tx *tx = ctx;
+    struct kv_store_operation *row = &tx->view->row;
+    KV_TRY(check_owner(tx->call, kv_store_operation_lock(pg, &tx->id, info, row), row, info));
+    if (row->state == KV_OPERATION_CANCELED || row->cancel_requested_us != 0) {
+        return KV_OK;
+    }
+    if (kv_operation_ended(tx->view)) {
+        return kv_fail(info, KV_E_INVALID_STATE, "the operation has ended: it %s",
+                       row->state == KV_OPERATION_FAILED ? "failed" : "succeeded");
+    }
+    uint64_t now_us = tx->call->svc->env->realtime_us(tx->call->svc->env->ctx);
+    KV_TRY(kv_store_operation_cancel(pg, &tx->id, now_us, info));
+    KV_TRY(record(tx->call, pg, KV_AUDIT_OPERATION_CANCEL, row, info));
+    return kv_store_operation_get(pg, &tx->id, info, row);
+}
+
+KV_RC kv_svc_operation_cancel(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation)
+{
+    struct cancel_tx tx = {.call = call, .view = ret_operation, .id = *id};
+    KV_TRY(svc_tx(call, "operation-cancel", cancel_tx, &tx));
+    if (!call->dry_run) {
+        svc_operations_signal(call->svc);
+    }
+    return KV_OK;
+}

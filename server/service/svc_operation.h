@@ -1,0 +1,35 @@
+/*
+ * Long-running operations: started by a caller, run by the executor's thread a piece at a time, looked at and cancelled
+ * meanwhile. What was started goes on after a crash. Thread and errors as in svc.h.
+ */
+#ifndef KV_SVC_OPERATION_H
+#define KV_SVC_OPERATION_H
+
+#include "server/service/svc.h"
+#include "server/store/store_operation.h"
+
+struct kv_operation_view {
+    struct kv_store_operation row;
+};
+bool kv_operation_ended(const struct kv_operation_view *operation);
+
+/* Recomputes the caller's log: every leaf from its entry, and the root against the signed head. KV_E_NOT_YET: nothing
+ * is signed so far. KV_E_BUSY: KV_MAX_OPERATIONS_OPEN are open. */
+KV_RC kv_svc_audit_verify(struct kv_call *call, struct kv_operation_view *ret_operation);
+/* Writes every block of memory down and frees it. Operators. */
+KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation);
+
+/* Operations of the caller's tenant; for keys without one, the operator's. Another one's: KV_E_NOT_FOUND. */
+KV_RC kv_svc_operation_get(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation);
+/* Reads it anew until it has ended, or the seconds are over. */
+KV_RC kv_svc_operation_await(struct kv_call *call, unsigned wait_seconds, struct kv_operation_view *operation);
+struct kv_operation_filter {
+    const char *state, *kind; /* NULL: any */
+};
+/* `ret_list` has room for KV_MAX_PAGE_ITEMS. */
+KV_RC kv_svc_operation_list(struct kv_call *call, const struct kv_operation_filter *filter, struct kv_page *page,
+                            struct kv_operation_view *ret_list, size_t *ret_count);
+/* It ends soon, at the next piece. A second time is fine; KV_E_INVALID_STATE: it has ended otherwise. */
+KV_RC kv_svc_operation_cancel(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation);
+
+#endif

@@ -1,0 +1,224 @@
+/*
+ * Groups of erasures. Which sessions a group means is decided by one statement, so that taking on, counting and a dry
+ * run cannot differ.
+ */
+#include "server/store/store_group.h"
+
+#include "server/store/pg_int.h"
+
+#include <string.h>
+
+static const char *const scope_names[] = {"label", "idle", "tenant"};
+static const char *const state_names[] = {"expanding", "running", "certified", "quarantined"};
+
+const char *kv_group_scope_name(enum kv_group_scope scope)
+{
+    return scope_names[scope];
+}
+
+KV_RC kv_store_group_insert(struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "group_insert", "INSERT INTO erasure_group (id, tenant_id, scope, label, idle_before, cutoff, basis,"
+                        " reason_sha256, reference_sha256, requested_by, requested_role, state, created_at)"
+                        " VALUES ($1, $2, $3, $4::text::jsonb, $5, $6, $7, $8, $9, $10, $11, 'expanding', $12)"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &group->id);
+    kv_pg_arg_id(&args, &group->tenant);
+    kv_pg_arg_text(&args, scope_names[group->scope]);
+    kv_pg_arg_text_or_null(&args, group->label);
+    kv_pg_arg_time_or_null(&args, group->idle_before_us);
+    kv_pg_arg_time(&args, group->cutoff_us);
+    kv_pg_arg_text(&args, group->basis);
+    kv_pg_arg_text_or_null(&args, group->reason_sha256);
+    kv_pg_arg_text_or_null(&args, group->reference_sha256);
+    kv_pg_arg_id_or_null(&args, &group->requested_by);
+    kv_pg_arg_text(&args, group->requested_role);
+    kv_pg_arg_time(&args, group->created_us);
+    uint64_t rows = 0;
+    return kv_pg_change(pg, &query, &args, info, &rows);
+}
+
+#define SELECT_GROUP                                                                                         \
+    "SELECT id, tenant_id, scope, label::text, idle_before, cutoff, basis, reason_sha256, reference_sha256," \
+    " requested_by, requested_role, state, sessions, created_at, ended_at FROM erasure_group "
+
+static KV_RC fill(struct kv_pg_row *row, void *ret)
+{
+    struct kv_store_group *group = ret;
+    kv_pg_get_id(row, &group->id);
+    kv_pg_get_id(row, &group->tenant);
+    group->scope = (enum kv_group_scope)kv_pg_get_word(row, scope_names, 3);
+    kv_pg_get_text(row, group->label, sizeof group->label);
+    group->idle_before_us = kv_pg_get_time(row);
+    group->cutoff_us = kv_pg_get_time(row);
+    kv_pg_get_text(row, group->basis, sizeof group->basis);
+    kv_pg_get_text(row, group->reason_sha256, sizeof group->reason_sha256);
+    kv_pg_get_text(row, group->reference_sha256, sizeof group->reference_sha256);
+    kv_pg_get_id(row, &group->requested_by);
+    kv_pg_get_text(row, group->requested_role, sizeof group->requested_role);
+    group->state = (enum kv_group_state)kv_pg_get_word(row, state_names, 4);
+    group->sessions = kv_pg_get_u64(row);
+    group->created_us = kv_pg_get_time(row);
+    group->ended_us = kv_pg_get_time(row);
+    return KV_OK;
+}
+
+static const char *const no_group = "there is no such erasure";
+
+KV_RC kv_store_group_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                         struct kv_store_group *ret_group)
+{
+    static const struct kv_pg_query query = {"group_get", SELECT_GROUP "WHERE id = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = no_group};
+    return kv_pg_fetch_one(pg, &one, fill, ret_group, info);
+}
+
+KV_RC kv_store_group_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                          struct kv_store_group *ret_group)
+{
+    static const struct kv_pg_query query = {"group_lock", SELECT_GROUP "WHERE id = $1 FOR UPDATE"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .write = true, .none = KV_E_NOT_FOUND, .none_text = no_group};
+    return kv_pg_fetch_one(pg, &one, fill, ret_group, info);
+}
+
+KV_RC kv_store_group_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_group *ret_list,
+                               size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"group_list_open",
+                                             SELECT_GROUP "WHERE ended_at IS NULL ORDER BY created_at, id LIMIT $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_u64(&args, max);
+    struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_list[0]};
+    return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_group_set(struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"group_set",
+                                             "UPDATE erasure_group SET state = $2, sessions = $3, ended_at = $4"
+                                             " WHERE id = $1 AND ended_at IS NULL AND sessions <= $3"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &group->id);
+    kv_pg_arg_text(&args, state_names[group->state]);
+    kv_pg_arg_u64(&args, group->sessions);
+    kv_pg_arg_time_or_null(&args, group->ended_us);
+    return kv_pg_change_one(pg, &query, &args, info, "the erasure of many has ended already");
+}
+
+/* ---- which sessions are meant ---- */
+
+#define MEANT                                                                      \
+    " FROM session WHERE tenant_id = $1 AND state = 'active' AND created_at <= $2" \
+    " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                         \
+    " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"    \
+    " AND (pinned_until IS NULL OR pinned_until <= $2)))"                          \
+    " AND ($5::bytea IS NULL OR created_by = $5)"
+
+static void arg_meant(struct kv_pg_args *args, const struct kv_store_group *group)
+{
+    bool own = strcmp(group->requested_role, "engine") == 0;
+    kv_pg_arg_id(args, &group->tenant);
+    kv_pg_arg_time(args, group->cutoff_us);
+    kv_pg_arg_text_or_null(args, group->label);
+    kv_pg_arg_time_or_null(args, group->idle_before_us);
+    kv_pg_arg_id_or_null(args, own ? &group->requested_by : NULL);
+}
+
+static KV_RC fill_id(struct kv_pg_row *row, void *ret)
+{
+    kv_pg_get_id(row, ret);
+    return KV_OK;
+}
+
+KV_RC kv_store_group_match(struct kv_pg *pg, const struct kv_store_group *group, size_t max, struct kv_errinfo *info,
+                           struct kv_id *ret_sessions, size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"group_match", "SELECT id" MEANT " ORDER BY id LIMIT $6"};
+    if (max > KV_STORE_IDS_MAX) {
+        return kv_fail(info, KV_E_LIMIT, "at most %d ids at once", KV_STORE_IDS_MAX);
+    }
+    struct kv_pg_args args = {0};
+    arg_meant(&args, group);
+    kv_pg_arg_u64(&args, max);
+    struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_sessions[0]};
+    return kv_pg_fetch_many(pg, &many, fill_id, ret_sessions, ret_count, info);
+}
+
+static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
+{
+    *(uint64_t *)ret = kv_pg_get_u64(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_group_match_count(struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
+                                 uint64_t *ret_count)
+{
+    static const struct kv_pg_query query = {"group_match_count", "SELECT count(*)" MEANT};
+    struct kv_pg_args args = {0};
+    arg_meant(&args, group);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+}
+
+KV_RC kv_store_group_tenant_erased(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "group_tenant_erased", "UPDATE tenant SET state = 'erased', rev = rev + 1 WHERE id = $1 AND state = 'erasing'"
+                               " AND NOT EXISTS (SELECT FROM session WHERE tenant_id = $1 AND state <> 'erased')"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, tenant);
+    uint64_t rows = 0;
+    return kv_pg_change(pg, &query, &args, info, &rows);
+}
+
+/* ---- how far it is ---- */
+
+struct progress_row {
+    uint64_t state, count, first_us, last_us;
+};
+
+static KV_RC fill_progress(struct kv_pg_row *row, void *ret)
+{
+    struct progress_row *progress = ret;
+    progress->state = kv_pg_get_u64(row);
+    progress->count = kv_pg_get_u64(row);
+    progress->first_us = kv_pg_get_time(row);
+    progress->last_us = kv_pg_get_time(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_group_progress(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
+                              struct kv_store_group_progress *ret_progress)
+{
+    /* The states in the order of enum kv_erasure_state; count is of those that are in it, the times of all that were.
+     */
+    static const struct kv_pg_query query = {
+        "group_progress",
+        "SELECT place - 1, count(*) FILTER (WHERE e.state = step.name), min(step.at), max(step.at) FROM erasure e,"
+        " LATERAL unnest(ARRAY['requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified',"
+        " 'certified', 'blocked_hold', 'needs_approval', 'quarantined'], ARRAY[requested_at, fenced_at, staged_at,"
+        " rekeyed_at, destroyed_at, purged_at, verified_at, certified_at, blocked_hold_at, needs_approval_at,"
+        " quarantined_at]) WITH ORDINALITY AS step (name, at, place) WHERE e.group_id = $1 GROUP BY place LIMIT $2"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_u64(&args, KV_ERASURE_STATES);
+    struct progress_row rows[KV_ERASURE_STATES];
+    size_t count = 0;
+    struct kv_pg_many many = {.query = &query, .args = &args, .max = KV_ERASURE_STATES, .size = sizeof rows[0]};
+    KV_TRY(kv_pg_fetch_many(pg, &many, fill_progress, rows, &count, info));
+    *ret_progress = (struct kv_store_group_progress){0};
+    for (size_t i = 0; i < count; i++) {
+        if (rows[i].state < KV_ERASURE_STATES) {
+            ret_progress->states[rows[i].state] = rows[i].count;
+            ret_progress->first_us[rows[i].state] = rows[i].first_us;
+            ret_progress->last_us[rows[i].state] = rows[i].last_us;
+        }
+    }
+    return KV_OK;
+}
