@@ -108,10 +108,19 @@ static void write_hashes(struct kv_buf *out, const struct kv_audit_proof *proof)
     kv_out_array_end(out);
 }
 
+/* The query's table knows no required ones. */
+static KV_RC require(struct kv_call *call, const struct kv_req *req, const char *name)
+{
+    return kv_h_query_text(req, name) != NULL
+               ? KV_OK
+               : kv_fail(&call->info, KV_E_INVALID_REQUEST, "the parameter %s is missing", name);
+}
+
 KV_RC kv_h_audit_inclusion(struct kv_call *call, struct kv_req *req)
 {
     struct kv_audit_proof proof;
     struct kv_buf *out = &req->response.body;
+    KV_TRY(require(call, req, "index"));
     KV_TRY(kv_svc_audit_inclusion(call, (uint64_t)kv_h_query_int(req, "index", 0),
                                   (uint64_t)kv_h_query_int(req, "size", 0), &proof));
     kv_out_open(out);
@@ -127,6 +136,7 @@ KV_RC kv_h_audit_consistency(struct kv_call *call, struct kv_req *req)
 {
     struct kv_audit_proof proof;
     struct kv_buf *out = &req->response.body;
+    KV_TRY(require(call, req, "from"));
     KV_TRY(kv_svc_audit_consistency(call, (uint64_t)kv_h_query_int(req, "from", 0),
                                     (uint64_t)kv_h_query_int(req, "to", 0), &proof));
     kv_out_open(out);

@@ -1,0 +1,133 @@
+"""Long-running operations: start, wait, look, cancel, the bound on open ones, kill and start at each step."""
+import signal
+
+import rig
+
+E26 = "0" * 26
+
+
+class Operations(rig.Suite):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tenant, cls.other = cls.server.tenant("mine"), cls.server.tenant("theirs")
+        cls.admin, cls.theirs = cls.server.key(cls.tenant, "tenant_admin"), cls.server.key(cls.other, "tenant_admin")
+        cls.server.session(cls.admin)
+        rig.wait_for("a head", lambda: cls.server.call("GET", "/v1/audit/checkpoint", cls.admin).status == 200)
+
+    def start(self, path="/v1/audit:verify", token=None, **headers):
+        return self.server.call("POST", path, token or self.admin,
+                                headers={name.replace("_", "-"): value for name, value in headers.items()})
+
+    def get(self, path, token=None, wait=0):
+        return self.server.call("GET", path, token or self.admin, headers={"Prefer": f"wait={wait}"} if wait else {})
+
+    def test_a_start_is_answered_at_once_and_its_end_can_be_waited_for(self):
+        answer = self.start()
+        self.assertEqual(answer.status, 202, answer)
+        self.assertIn("retry-after", answer.headers)
+        end = self.get(answer.headers["location"], wait=30)
+        self.assertEqual((end.json()["state"], end.json()["done"]), ("succeeded", True))
+        self.assertTrue(end.json()["response"]["ok"])
+        self.assertNotIn("retry-after", end.headers)
+        self.assertEqual(self.get("/v1/operations").json()["data"][0]["id"], end.json()["id"])
+
+    def test_draining_memory_is_one(self):
+        answer = self.start("/v1/tiers/dram:drain", self.server.operator, Prefer="wait=60")
+        self.assertEqual((answer.status, answer.json()["kind"], answer.json()["state"]), (200, "tier.drain", "succeeded"))
+        self.assertEqual(answer.json()["response"]["tier"], "dram")
+        self.assertEqual(self.get(answer.headers["location"]).status, 404, "the operator's is not the tenant's")
+
+    def test_another_tenants_does_not_exist(self):
+        where = self.start().headers["location"]
+        for path, method in ((where, "GET"), (where + ":cancel", "POST")):
+            answer = self.server.call(method, path, self.theirs)
+            self.assertEqual((answer.status, answer.code), (404, "not_found"))
+        self.assertEqual(self.get(f"/v1/operations/opr_{E26}").status, 404)
+        self.assertNotIn(where.split("/")[-1], [o["id"] for o in self.get("/v1/operations", self.theirs).json()["data"]])
+
+    def test_the_same_idempotency_key_starts_one(self):
+        one, two = (self.start(Idempotency_Key="once") for _ in range(2))
+        self.assertEqual(one.json()["id"], two.json()["id"])
+        self.assertEqual(two.headers["idempotency-replayed"], "true")
+
+    def test_an_end_cannot_be_cancelled(self):
+        where = self.start(Prefer="wait=30").headers["location"]
+        answer = self.server.call("POST", where + ":cancel", self.admin)
+        self.assertEqual((answer.status, answer.code), (409, "invalid_state"))
+
+    def test_the_list_has_filters(self):
+        self.start(Prefer="wait=30")
+        states = {o["state"] for o in self.get("/v1/operations?state=succeeded&kind=audit.verify").json()["data"]}
+        self.assertEqual(states, {"succeeded"})
+        self.assertEqual(self.get("/v1/operations?kind=tier.drain").json()["data"], [])
+        self.assertEqual(self.get("/v1/operations?kind=x").code, "invalid_request")
+
+    def test_an_entry_says_who_started_it(self):
+        self.start(Prefer="wait=30")
+        rig.wait_for("the entry", lambda: self.get("/v1/audit/entries?op=operation.start").json()["data"])
+
+
+class Full(rig.Suite):
+    """As many operations as may be are open, and none goes on: cancelling and erasing still work."""
+    server_options = ("--rate.default=0",)
+
+    def test_one_more_is_busy_while_cancel_and_erase_work(self):
+        tenant = self.server.tenant("full")
+        admin = self.server.key(tenant, "tenant_admin")
+        session = self.server.session(admin)
+        rig.wait_for("a head", lambda: self.server.call("GET", "/v1/audit/checkpoint", admin).status == 200)
+        self.server.stop()
+        self.server.start(KVRUN_FAULT="operation/begun=fail")  # the executor gets no further
+        started = [self.server.call("POST", "/v1/audit:verify", admin) for _ in range(64)]
+        if any(o["state"] == "succeeded" for o in
+               self.server.call("GET", "/v1/operations?limit=200", admin).json()["data"]):
+            self.skipTest("this binary has no fault points")
+        self.assertEqual({a.status for a in started}, {202})
+        more = self.server.call("POST", "/v1/audit:verify", admin)
+        self.assertEqual((more.status, more.code), (503, "busy"))
+        self.assertIn("retry-after", more.headers)
+        answer = self.server.call("POST", "/v1/erasures", admin, {"scope": {"session_id": session}}, {"Prefer": "wait=30"})
+        self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"))
+        for start in started:
+            answer = self.server.call("POST", start.headers["location"] + ":cancel", admin)
+            self.assertEqual((answer.status, answer.json()["cancel_requested"]), (200, True), answer)
+        again = self.server.call("POST", started[0].headers["location"] + ":cancel", admin)
+        self.assertEqual(again.status, 200, "cancelling twice is fine")
+        rig.wait_for("their ends", lambda: all(o["state"] == "canceled" for o in self.server.call(
+            "GET", "/v1/operations?limit=200", admin).json()["data"]), 40)
+        rig.wait_for("room", lambda: self.server.call("POST", "/v1/audit:verify", admin).status == 202)
+
+
+class Killed(rig.Suite):
+    """Killed at each step of an operation, it goes on at the next start and ends once."""
+
+    def test_goes_on_after_a_kill_at_each_step(self):
+        tenant = self.server.tenant("killed")
+        admin = self.server.key(tenant, "tenant_admin")
+        self.server.session(admin)
+        rig.wait_for("a head", lambda: self.server.call("GET", "/v1/audit/checkpoint", admin).status == 200)
+        for path, token in (("/v1/audit:verify", lambda: admin), ("/v1/tiers/dram:drain", lambda: self.server.operator)):
+            for fault in ("store/operation-start/committed", "store/operation-begin/commit", "store/operation-begin/committed",
+                          "operation/begun", "operation/piece", "store/operation-end/commit", "store/operation-end/committed"):
+                self.server.stop()
+                self.server.start(KVRUN_FAULT=fault + "=kill@1")
+                try:
+                    self.server.call("POST", path, token())
+                except OSError:
+                    pass
+                try:
+                    code = self.server.process.wait(20)
+                except Exception:
+                    self.skipTest("this binary has no fault points")
+                self.assertEqual(code, -signal.SIGKILL, fault)
+                self.server.stop()
+                self.server.start()
+                last = rig.wait_for("the operation", lambda: self.server.call(
+                    "GET", "/v1/operations?limit=1", token()).json()["data"])[0]
+                end = self.server.call("GET", f"/v1/operations/{last['id']}", token(), headers={"Prefer": "wait=30"}).json()
+                self.assertEqual(end["state"], "succeeded", f"{path} {fault} {end}")
+
+
+if __name__ == "__main__":
+    rig.main(__name__)
