@@ -45,23 +45,30 @@ static void resolve(const struct kv_policy *policy, const struct kv_policy_facts
 }
 
 /* A list that is given holds the whole of what is allowed; a name that is not known is not on it. */
-static bool on_lists(const struct kv_policy *policy, const struct named *named, enum kv_policy_kind kind)
+static bool on_list(const struct kv_policy *policy, const struct kv_policy_text *name, enum kv_policy_kind kind)
 {
-    for (unsigned level = 0; level < 2; level++) {
-        if (policy->given[level][kind] && (policy->allowed[level][kind] & named->bits[level][kind]) == 0) {
-            return false;
-        }
+    if ((policy->given & 1u << kind) == 0) {
+        return true;
     }
-    return true;
+    const struct kv_policy_entry *entry = name->text == NULL ? NULL : policy->lists[kind];
+    while (entry != NULL) {
+        if (entry->hash == name->hash && strcmp(entry->text, name->text) == 0) {
+            return true;
+        }
+        entry = entry->next == 0 ? NULL : (const void *)((const char *)entry + entry->next);
+    }
+    return false;
 }
 
-static uint32_t name_reasons(const struct kv_policy *policy, const struct named *named, enum kv_policy_action action)
+static uint32_t name_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts)
 {
+    const struct kv_policy_text *names = facts->names;
     uint32_t reasons = 0;
-    reasons |= on_lists(policy, named, KV_POLICY_MODEL) ? 0 : (uint32_t)KV_POLICY_MODEL_FORBIDDEN;
-    reasons |= on_lists(policy, named, KV_POLICY_REGION) ? 0 : (uint32_t)KV_POLICY_REGION_FORBIDDEN;
-    if (action != KV_POLICY_SESSION) { /* whose pages are not known yet */
-        reasons |= on_lists(policy, named, KV_POLICY_LAYOUT) ? 0 : (uint32_t)KV_POLICY_LAYOUT_FORBIDDEN;
+    reasons |= on_list(policy, &names[KV_POLICY_MODEL], KV_POLICY_MODEL) ? 0 : (uint32_t)KV_POLICY_MODEL_FORBIDDEN;
+    reasons |= on_list(policy, &names[KV_POLICY_REGION], KV_POLICY_REGION) ? 0 : (uint32_t)KV_POLICY_REGION_FORBIDDEN;
+    if (facts->action != KV_POLICY_SESSION) { /* whose pages are not known yet */
+        reasons |=
+            on_list(policy, &names[KV_POLICY_LAYOUT], KV_POLICY_LAYOUT) ? 0 : (uint32_t)KV_POLICY_LAYOUT_FORBIDDEN;
     }
     return reasons;
 }
@@ -85,8 +92,8 @@ static uint32_t transfer_reasons(const struct kv_policy *policy, const struct kv
     bool tier_there = facts->durable_asked ? (tiers & LASTING) != 0 : tiers != 0;
     bool never = facts->action == KV_POLICY_RESTORE && policy->restore == KV_RESTORE_NEVER;
     reasons |= facts->session_active ? 0 : (uint32_t)KV_POLICY_SESSION_INACTIVE;
-    reasons |= facts->block_bytes <= policy->limits.block_bytes ? 0 : (uint32_t)KV_POLICY_BLOCK_TOO_LARGE;
-    reasons |= facts->session_age_s <= policy->limits.age_s ? 0 : (uint32_t)KV_POLICY_SESSION_EXPIRED;
+    reasons |= facts->block_bytes <= policy->block_bytes ? 0 : (uint32_t)KV_POLICY_BLOCK_TOO_LARGE;
+    reasons |= facts->session_age_s <= policy->age_s ? 0 : (uint32_t)KV_POLICY_SESSION_EXPIRED;
     reasons |= tier_there ? 0 : (uint32_t)KV_POLICY_TIER_FORBIDDEN;
     reasons |= never ? (uint32_t)KV_POLICY_RESTORE_NEVER : 0;
     return reasons;
@@ -101,14 +108,11 @@ static uint32_t erase_reasons(const struct kv_policy *policy, const struct kv_po
     return reasons;
 }
 
-static uint32_t work_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
+static uint32_t rule_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
 {
     struct named named;
-    uint32_t reasons = facts->tenant_active ? 0 : (uint32_t)KV_POLICY_TENANT_INACTIVE;
-    reasons |= facts->same_tenant ? 0 : (uint32_t)KV_POLICY_OTHER_TENANT;
-    reasons |= (policy->actions_forbidden & 1u << facts->action) == 0 ? 0 : (uint32_t)KV_POLICY_RULE_FORBIDS;
+    uint32_t reasons = 0;
     resolve(policy, facts, &named);
-    reasons |= name_reasons(policy, &named, facts->action);
     for (uint32_t i = 0; i < policy->rule_count; i++) {
         const struct kv_policy_rule *rule = &policy->rules[i];
         if (applies(rule, &named, facts->action)) {
@@ -116,6 +120,16 @@ static uint32_t work_reasons(const struct kv_policy *policy, const struct kv_pol
             reasons |= rule->tiers == 0 ? (uint32_t)KV_POLICY_RULE_FORBIDS : 0;
         }
     }
+    return reasons;
+}
+
+static uint32_t work_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
+{
+    uint32_t reasons = facts->tenant_active ? 0 : (uint32_t)KV_POLICY_TENANT_INACTIVE;
+    reasons |= facts->same_tenant ? 0 : (uint32_t)KV_POLICY_OTHER_TENANT;
+    reasons |= (policy->actions_forbidden & 1u << facts->action) == 0 ? 0 : (uint32_t)KV_POLICY_RULE_FORBIDS;
+    reasons |= name_reasons(policy, facts);
+    reasons |= policy->rule_count == 0 ? 0 : rule_reasons(policy, facts, tiers);
     return (1u << facts->action & TRANSFERS) != 0 ? reasons | transfer_reasons(policy, facts, *tiers) : reasons;
 }
 
@@ -158,7 +172,7 @@ void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts
         .reasons = reasons,
         .tiers_allowed = allowed ? tiers : 0,
         .obligations = allowed ? obligations : 0,
-        .lifetime_s = allowed ? policy->limits.age_s : 0,
+        .lifetime_s = allowed ? policy->age_s : 0,
     };
 }
 

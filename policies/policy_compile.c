@@ -49,16 +49,9 @@ static void lower_limits(struct kv_policy_limits *limits, const struct kv_policy
     }
 }
 
-static void narrow(struct kv_policy *policy, unsigned whose, const struct level *level)
+static void narrow(struct kv_policy *policy, const struct level *level)
 {
     policy->tiers_allowed &= level->tiers_given ? level->tiers : UINT32_MAX;
-    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
-        if (level->given[kind]) {
-            uint64_t before = policy->given[whose][kind] ? policy->allowed[whose][kind] : UINT64_MAX;
-            policy->allowed[whose][kind] = before & level->names[kind];
-            policy->given[whose][kind] = true;
-        }
-    }
     lower_limits(&policy->limits, &level->limits);
     if (level->restore_given && level->restore < policy->restore) {
         policy->restore = level->restore;
@@ -70,7 +63,7 @@ static void narrow(struct kv_policy *policy, unsigned whose, const struct level 
 
 static void lower_erase(struct kv_policy *policy, const struct kv_policy_doc *doc)
 {
-    policy->bases_allowed &= doc->bases;
+    policy->bases_allowed = (uint8_t)(policy->bases_allowed & doc->bases);
     policy->reason_required = policy->reason_required || doc->reason_required;
     policy->erase_sla_s = least(policy->erase_sla_s, doc->erase_sla_s);
 }
@@ -94,7 +87,7 @@ static void add_rules(struct kv_policy *policy, const struct kv_policy_doc *doc,
         } else if (rule->rule.tiers != 0) {
             policy->tiers_allowed &= ~rule->rule.tiers;
         } else {
-            policy->actions_forbidden |= rule->rule.actions;
+            policy->actions_forbidden = (uint8_t)(policy->actions_forbidden | rule->rule.actions);
         }
     }
 }
@@ -113,22 +106,87 @@ static void compile_class(struct kv_policy *policy, const struct docs *docs, uns
                                           .session_bytes = KV_POLICY_NO_LIMIT,
                                           .session_blocks = KV_POLICY_NO_LIMIT};
     policy->tiers_allowed = UINT32_MAX;
-    policy->bases_allowed = UINT32_MAX;
+    policy->bases_allowed = UINT8_MAX;
     policy->erase_sla_s = KV_POLICY_NO_LIMIT;
     policy->restore = KV_RESTORE_ALWAYS;
     policy->data_class = KV_DATA_INTERNAL;
     policy->limits = none;
     memset(policy->limits.tier_bytes, 0xff, sizeof policy->limits.tier_bytes);
     memset(policy->limits.tier_ttl_s, 0xff, sizeof policy->limits.tier_ttl_s);
-    narrow(policy, 0, &platform->top);
-    narrow(policy, 1, &tenant->top);
-    narrow(policy, 1, &tenant->classes[class_index].level);
+    narrow(policy, &platform->top);
+    narrow(policy, &tenant->top);
+    narrow(policy, &tenant->classes[class_index].level);
     lower_erase(policy, platform);
     lower_erase(policy, tenant);
+    policy->block_bytes = policy->limits.block_bytes;
+    policy->age_s = policy->limits.age_s;
     policy->rules = rules;
     add_rules(policy, platform, 0, rules);
     add_rules(policy, tenant, class_index, rules);
     snprintf(policy->name, sizeof policy->name, "%s", tenant->classes[class_index].name);
+    policy->name_hash = kv_policy_text(policy->name).hash;
+}
+
+static bool permits(const struct kv_policy_doc *doc, const struct level *level, unsigned kind, const char *name)
+{
+    const struct doc_names *names = &doc->names[kind];
+    uint32_t i = 0;
+    while (i < names->count && strcmp(names->list[i], name) != 0) {
+        i++;
+    }
+    return !level->given[kind] || (i < names->count && (level->names[kind] & UINT64_C(1) << i) != 0);
+}
+
+/* In the class itself while there is room, where a decision has it at hand. */
+static void *take_entry(struct room *room, struct room *near, size_t size)
+{
+    size_t end = (near->used + 7) / 8 * 8 + size;
+    return take(end <= sizeof((struct kv_policy *)0)->near_names ? near : room, size, _Alignof(struct kv_policy_entry));
+}
+
+/* The names that every ceiling with a list has on it. */
+static const struct kv_policy_entry *place_list(struct room *room, struct room *near, const struct docs *docs,
+                                                unsigned class_index, unsigned kind)
+{
+    const struct kv_policy_doc *platform = docs->doc[0], *tenant = docs->doc[1];
+    const struct level *class = &tenant->classes[class_index].level;
+    bool of_tenant = tenant->top.given[kind] || class->given[kind];
+    const struct doc_names *source = of_tenant ? &tenant->names[kind] : &platform->names[kind];
+    struct kv_policy_entry *first = NULL, *last = NULL;
+    for (uint32_t i = 0; (of_tenant || platform->top.given[kind]) && i < source->count; i++) {
+        const char *name = source->list[i];
+        if (!permits(platform, &platform->top, kind, name) || !permits(tenant, &tenant->top, kind, name) ||
+            !permits(tenant, class, kind, name)) {
+            continue;
+        }
+        size_t size = strlen(name) + 1;
+        struct kv_policy_entry *entry = take_entry(room, near, sizeof *entry + size);
+        if (entry != NULL) {
+            entry->hash = kv_policy_text(name).hash;
+            memcpy(entry->text, name, size);
+            first = first == NULL ? entry : first;
+            if (last != NULL) {
+                last->next = (int32_t)((const char *)entry - (const char *)last);
+            }
+            last = entry;
+        }
+    }
+    return first;
+}
+
+static void place_lists(struct room *room, const struct docs *docs, unsigned class_index, struct kv_policy *policy)
+{
+    const struct kv_policy_doc *platform = docs->doc[0], *tenant = docs->doc[1];
+    struct room near = {.start = policy == NULL ? NULL : (uint8_t *)policy->near_names};
+    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+        const struct kv_policy_entry *list = place_list(room, &near, docs, class_index, kind);
+        if (policy != NULL) {
+            bool given =
+                platform->top.given[kind] || tenant->top.given[kind] || tenant->classes[class_index].level.given[kind];
+            policy->lists[kind] = list;
+            policy->given = (uint8_t)(policy->given | (given ? 1u << kind : 0));
+        }
+    }
 }
 
 static void place_names(struct room *room, const struct docs *docs,
@@ -158,6 +216,9 @@ static struct kv_policy_set *build(struct room *room, const struct docs *docs)
     uint32_t rules_max = docs->doc[0]->rule_count + tenant->rule_count;
     struct kv_policy_set *set =
         take(room, sizeof *set + tenant->class_count * sizeof set->classes[0], _Alignof(struct kv_policy_set));
+    for (uint32_t c = 0; c < tenant->class_count; c++) {
+        place_lists(room, docs, c, set == NULL ? NULL : &set->classes[c]);
+    }
     place_names(room, docs, names);
     for (uint32_t c = 0; c < tenant->class_count; c++) {
         struct kv_policy_rule *rules =
@@ -177,11 +238,15 @@ KV_RC kv_policy_compile(const struct kv_policy_doc *platform, const struct kv_po
     const struct docs docs = {.doc = {platform, tenant}};
     struct room room = {0};
     (void)build(&room, &docs);
-    room = (struct room){.start = kv_alloc(room.used)};
+    size_t size = room.used;
+    room = (struct room){.start = kv_alloc_aligned(_Alignof(struct kv_policy_set), size)};
     if (room.start == NULL) {
         return KV_E_NO_MEMORY;
     }
     struct kv_policy_set *set = build(&room, &docs);
+    for (uint32_t c = 0; c < tenant->class_count; c++) {
+        set->class_hashes[c] = set->classes[c].name_hash;
+    }
     set->class_count = tenant->class_count;
     set->quota.sessions = least(platform->quota.sessions, tenant->quota.sessions);
     for (unsigned t = 0; t < KV_POLICY_TIERS; t++) {
@@ -211,10 +276,19 @@ void kv_policy_doc_freep(struct kv_policy_doc **doc)
     kv_policy_doc_free(*doc);
 }
 
+/* What the decision will read is on its way while the name is compared. */
+static bool same_class(const struct kv_policy *policy, const char *name)
+{
+    __builtin_prefetch(policy);
+    __builtin_prefetch(policy->near_names);
+    return strcmp(policy->name, name) == 0;
+}
+
 const struct kv_policy *kv_policy_class(const struct kv_policy_set *set, const char *name)
 {
+    uint64_t hash = kv_policy_text(name).hash;
     for (uint32_t i = 0; i < set->class_count; i++) {
-        if (strcmp(set->classes[i].name, name) == 0) {
+        if (set->class_hashes[i] == hash && same_class(&set->classes[i], name)) {
             return &set->classes[i];
         }
     }

@@ -27,9 +27,10 @@ KV_RC kv_policy_check_ceiling(const struct kv_policy_doc *platform, const struct
 extern const char kv_policy_builtin[];
 
 struct kv_policy_set {
+    uint32_t class_count; /* the first is "default" */
+    uint64_t class_hashes[16];
     uint64_t versions[2]; /* the platform's and the tenant's; 0: the built-in one */
     struct kv_policy_quota quota;
-    uint32_t class_count; /* the first is "default" */
     struct kv_policy classes[];
 };
 

@@ -2,6 +2,7 @@
  * kvrun: one binary, server and command line. The table of commands is in server/cli; here is what it cannot reach.
  */
 #include "dataplane/base/mem.h"
+#include "server/bench/bench.h"
 #include "server/cli/cli.h"
 #include "server/demo.h"
 #include "server/doctor.h"
@@ -98,9 +99,16 @@ static int doctor(struct kv_conf *conf, const enum kv_conf_origin *origins, int 
     return kv_doctor(conf, argc, argv);
 }
 
+static int bench(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+{
+    (void)conf;
+    (void)origins;
+    return kv_bench_main(argc, argv);
+}
+
 static const struct kv_cli_hook hooks[] = {
-    {"serve", serve},        {"dev", dev},       {"demo", demo}, {"config check", check},
-    {"db migrate", migrate}, {"doctor", doctor}, {NULL, NULL},
+    {"serve", serve},        {"dev", dev},       {"demo", demo},   {"config check", check},
+    {"db migrate", migrate}, {"doctor", doctor}, {"bench", bench}, {NULL, NULL},
 };
 
 int main(int argc, char **argv)

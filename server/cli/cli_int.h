@@ -141,6 +141,7 @@ int cli_key_create(struct cli *cli);
 int cli_policy_set(struct cli *cli);
 int cli_policy_diff(struct cli *cli);
 int cli_policy_eval(struct cli *cli);
+int cli_policy_test(struct cli *cli);
 int cli_version(struct cli *cli);
 int cli_help(struct cli *cli);
 /* Opens a file that did not exist, for this user only; -1 and a message. */

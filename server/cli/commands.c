@@ -303,6 +303,8 @@ static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "bet
                                             LETTER('n', "count", "N", "end after so many looks", NULL), END};
 static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
 
+static const struct cli_flag bench_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
+
 static const struct cli_flag doctor_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
 
 /* --- the table -----------------------------------------------------------------------------------------------------
@@ -324,6 +326,8 @@ const struct cli_command cli_commands[] = {
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = demo_flags),
     ROW("doctor", "", "check this machine and configuration; each finding names its fix",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = doctor_flags),
+    ROW("bench", "NAME", "measure a part of the product on this machine; without NAME: what there is",
+        CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = bench_flags),
     ROW("db migrate", "", "bring the schema of db.url to this version", CLI_CONFIG | CLI_HOOK, .flags = NULL),
     ROW("config show", "", "the configuration, and where each value comes from", CLI_CONFIG,
         .flags = config_show_flags),
@@ -372,6 +376,8 @@ const struct cli_command cli_commands[] = {
         .run = cli_policy_diff),
     ROW("policies eval", "", "what the policy says to an action", CLI_TENANT, POST("/v1/policies:evaluate"),
         .flags = policies_eval, .run = cli_policy_eval),
+    ROW("policies test", "PATH", "run tables of cases (policies/README.md), without a server", CLI_ALONE,
+        .run = cli_policy_test),
     ROW("policies replay", "FILE", "what the last decisions would have been with this policy", CLI_TENANT,
         POST("/v1/policies:dry-run"), .flags = policies_replay, .run = cli_policy_diff),
     ROW("policies versions", "", "the versions there were", CLI_TENANT | CLI_LISTS, GET("/v1/platform/policy/versions"),

@@ -3,6 +3,7 @@
 
 #include "dataplane/io/httpc.h"
 #include "kv_version.h"
+#include "policies/policy_vectors.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -152,6 +153,29 @@ int cli_policy_diff(struct cli *cli)
     }
     code = post(cli, body);
     return code != CLI_OK ? code : cli_show(cli, cli->answer);
+}
+
+static void tell_case(void *ctx, const char *file, const char *name, const char *what)
+{
+    (void)ctx;
+    fprintf(stderr, "%s: %s: %s\n", file, name, what);
+}
+
+/* 1 when a case failed. */
+int cli_policy_test(struct cli *cli)
+{
+    struct kv_errinfo info = {0};
+    struct kv_policy_vectors_result result;
+    enum kv_err rc = kv_policy_vectors_run(cli->args[0], tell_case, NULL, &info, &result);
+    if (rc != KV_OK) {
+        return cli_usage_error(cli, "%s", info.text[0] != '\0' ? info.text : kv_err_title(rc));
+    }
+    if (cli->format == CLI_JSON || cli->format == CLI_JSONL) {
+        printf("{\"files\":%u,\"cases\":%u,\"failed\":%u}\n", result.files, result.cases, result.failed);
+    } else if (!cli->quiet) {
+        printf("%u cases of %u files, %u failed\n", result.cases, result.files, result.failed);
+    }
+    return result.failed == 0 ? CLI_OK : CLI_NEGATIVE;
 }
 
 /* 1 when the answer is deny, so that a script can ask. */

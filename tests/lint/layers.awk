@@ -15,9 +15,10 @@ BEGIN {
     may["server/store"] = "dataplane/base api"
     may["server/service"] = "dataplane/engine dataplane/device dataplane/keys dataplane/crypto dataplane/tier dataplane/io dataplane/base server/store audit policies api"
     may["server/http"] = "server/service dataplane/crypto dataplane/base api"
+    may["server/bench"] = "policies dataplane/base api"
     may["server/config"] = "dataplane/crypto dataplane/base api"
     # The files of server/ itself wire the storeys together: main, serve, demo.
-    may["server"] = "server/cli server/http server/service server/store server/config dataplane/base api"
+    may["server"] = "server/bench server/cli server/http server/service server/store server/config dataplane/base api"
     may["server/cli"] = "policies audit dataplane/io server/config dataplane/crypto dataplane/base api"
 
     only["openssl/"] = "^dataplane/crypto/"
