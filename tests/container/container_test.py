@@ -102,7 +102,8 @@ class Container:
                "--tmpfs", "/run/kvrun:mode=1777", "--volume", f"{state}:/var/lib/kvrun", "--volume", f"{secret}:/run/secrets/db_url:ro",
                *(("--env", "KVRUN_DB_URL_FILE=/run/secrets/db_url") if url else ()), "--env", f"KVRUN_HTTP_LISTEN=127.0.0.1:{self.port}",
                "--env", f"KVRUN_HTTP_ADMIN_LISTEN=127.0.0.1:{self.admin}", "--env", "KVRUN_TIERS_NVME_BYTES=64MiB",
-               "--env", "KVRUN_TIERS_DRAM_BYTES=64MiB", "--env", "KVRUN_DB_MIGRATE=auto", "--env", "KVRUN_HTTP_SOCKET=/run/kvrun/engine.sock",
+               "--env", "KVRUN_TIERS_DRAM_BYTES=64MiB", "--env", "KVRUN_RATE_DEFAULT=1000000", "--env", "KVRUN_DB_MIGRATE=auto",
+               "--env", "KVRUN_HTTP_SOCKET=/run/kvrun/engine.sock",
                *options, TAG, *command, *extra)
 
     def call(self, method, path, token=None, body=None, admin=False, timeout=10):

@@ -106,6 +106,33 @@ class Server:
         if self.process.poll() is not None or not hasattr(self, "port"):
             raise AssertionError("the server ended:\n" + "".join(self.log[-20:]))
         self.operator = pathlib.Path(self.state, "operator.key").read_text().strip()
+        self.start_proxy()
+
+    def start_proxy(self):
+        """With --prism what call() sends goes through a proxy that compares every answer with the contract by itself."""
+        self.proxy = self.proxy_port = None
+        if not options.prism:
+            return
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.proxy_port = probe.getsockname()[1]
+        spec = pathlib.Path(self.folder, "spec.json")
+        spec.write_text(json.dumps(contract.without_security()))
+        command = [options.prism, "proxy", str(spec), f"http://127.0.0.1:{self.port}", "--host", "127.0.0.1",
+                   "--port", str(self.proxy_port), "--errors", "--validate-request", "false"]
+        self.proxy = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+        def listens():
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", self.proxy_port)) == 0
+
+        wait_for("the proxy", listens, 30)
+
+    def stop_proxy(self):
+        if getattr(self, "proxy", None):
+            self.proxy.kill()
+            self.proxy.wait()
+            self.proxy = None
 
     def read_log(self, stream):
         for line in stream:
@@ -123,6 +150,7 @@ class Server:
 
     def stop(self):
         """SIGTERM, and the exit status."""
+        self.stop_proxy()
         if self.process is None:
             return 0
         if self.process.poll() is None:
@@ -164,7 +192,7 @@ class Server:
         if how.get("unix"):
             connection = UnixConnection(how["unix"], timeout)
         else:
-            port = self.admin_port if how.get("admin") else self.port
+            port = self.admin_port if how.get("admin") else self.proxy_port or self.port
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=timeout)
         try:
             connection.request(method, path, body=body, headers=send)
@@ -256,11 +284,15 @@ def main(module, needs_server=True):
     parser.add_argument("--kvrun", default="")
     parser.add_argument("--kv-verify", default="")
     parser.add_argument("--source", default=str(pathlib.Path(__file__).resolve().parents[2]))
+    parser.add_argument("--prism", help="program of the validating proxy that calls go through")
     parser.add_argument("--jobs", help="of the runner; a suite is one job")
     parser.add_argument("-k", action="append", help="only tests whose name has this in it")
     options = parser.parse_args()
     if needs_server and not os.access(options.kvrun, os.X_OK):
         print("there is no server binary; give it with --kvrun", file=sys.stderr)
+        sys.exit(SKIP)
+    if options.prism and not os.access(options.prism, os.X_OK):
+        print("the proxy is not there: tests/spec/fetch.sh brings it", file=sys.stderr)
         sys.exit(SKIP)
     if needs_server and not postgres_is_here():
         print("PostgreSQL's programs are not installed", file=sys.stderr)
