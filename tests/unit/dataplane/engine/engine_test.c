@@ -242,6 +242,12 @@ Test(engine_dram, questions_about_a_scope_are_answered)
     cr_assert(eq(u64, usage.nvme_blocks, 0));
     cr_assert(eq(u64, usage.plaintext_bytes, 6 * kv_pool_block_bytes(rig.pool)));
     cr_assert(eq(u64, usage.dram_bytes, 6 * kv_sealed_bytes(kv_pool_block_bytes(rig.pool))));
+    struct kv_id twice[3] = {rig.scope, {{1}}, rig.scope};
+    cr_assert(eq(int, kv_engine_scopes_usage(rig.engine, twice, 3, &usage), KV_OK));
+    cr_assert(eq(u64, usage.blocks, 12), "a sum; an unknown one adds nothing");
+    cr_assert(eq(int, kv_engine_scopes_usage(rig.engine, twice, 0, &usage), KV_OK));
+    cr_assert(eq(u64, usage.blocks, 0));
+    cr_assert(eq(int, kv_engine_scopes_usage(rig.engine, twice, KV_ENGINE_SCOPES_ASKED + 1, &usage), KV_E_LIMIT));
     kv_buf_init(&ids, 6 * 32);
     cr_assert(eq(int, kv_engine_scope_blocks(rig.engine, &rig.scope, &ids), KV_OK));
     cr_assert(eq(sz, ids.len, 6 * 32));

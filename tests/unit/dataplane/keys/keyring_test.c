@@ -287,7 +287,7 @@ Test(keyring, size_of_a_ring_is_bounded)
 
 Test(keyring, every_derivation_is_its_own)
 {
-    struct kv_secret *made[8] = {0};
+    struct kv_secret *made[10] = {0};
     const struct kv_id other_tenant = new_id();
     cr_assert(eq(int, kv_scope_secret(secret, &tenant, &scope, &made[0]), KV_OK));
     cr_assert(eq(int, kv_scope_secret(secret, &tenant, &other_scope, &made[1]), KV_OK));
@@ -297,7 +297,9 @@ Test(keyring, every_derivation_is_its_own)
     cr_assert(eq(int, kv_scope_key_ids(made[0], &made[5]), KV_OK));
     cr_assert(eq(int, kv_scope_key_meta(made[0], &made[6]), KV_OK));
     cr_assert(eq(int, kv_scope_key_block(made[1], &made[7]), KV_OK));
-    for (size_t i = 0; i < 8; i++) {
+    cr_assert(eq(int, kv_tenant_key_lookup(secret, &tenant, &made[8]), KV_OK));
+    cr_assert(eq(int, kv_tenant_key_lookup(secret, &other_tenant, &made[9]), KV_OK));
+    for (size_t i = 0; i < 10; i++) {
         cr_assert(eq(sz, kv_secret_len(made[i]), 32));
         for (size_t j = 0; j < i; j++) {
             cr_assert_not(kv_equal_constant_time(kv_secret_data(made[i]), kv_secret_data(made[j]), 32));
@@ -307,7 +309,7 @@ Test(keyring, every_derivation_is_its_own)
     cr_assert(eq(int, kv_scope_secret(secret, &tenant, &scope, &again), KV_OK));
     cr_assert(kv_equal_constant_time(kv_secret_data(again), kv_secret_data(made[0]), 32));
     kv_secret_free(again);
-    for (size_t i = 0; i < 8; i++) {
+    for (size_t i = 0; i < 10; i++) {
         kv_secret_free(made[i]);
     }
 }
