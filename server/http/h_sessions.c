@@ -265,6 +265,14 @@ KV_RC kv_h_session_unpin(struct kv_call *call, struct kv_req *req)
     return kv_h_answer(call, &answer);
 }
 
+/* The same as POST /v1/erasures with this session as its scope. */
+KV_RC kv_h_session_delete(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_erasure_new in = {.scope = KV_SCOPE_SESSION, .basis = "other"};
+    KV_TRY(kv_h_path_id(call, req, "ses", &in.session));
+    return kv_h_erase(call, req, &in);
+}
+
 /* --- explaining -------------------------------------------------------------------------------------------------- */
 
 static void write_decision(struct kv_buf *out, const char *action, bool allowed, const char *reason)

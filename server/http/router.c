@@ -90,6 +90,7 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/sessions", T | V | A, API | TENANT | LIST, kv_h_session_list, kv_q_sessions},
     {"GET", "/v1/sessions/{}", T | E | V | A, API | TENANT, kv_h_session_get, kv_q_session},
     {"PATCH", "/v1/sessions/{}", T, API | TENANT | MATCH | DRY_RUN, kv_h_session_update, NULL},
+    {"DELETE", "/v1/sessions/{}", T | E, API | TENANT | WAIT | DRY_RUN | RESERVED, kv_h_session_delete, NULL},
     {"POST", "/v1/sessions/{}:touch", T | E, API | TENANT | OPTIONAL_BODY, kv_h_session_touch, NULL},
     {"POST", "/v1/sessions/{}:pin", T | E, API | TENANT | MATCH | DRY_RUN, kv_h_session_pin, NULL},
     {"POST", "/v1/sessions/{}:unpin", T | E, API | TENANT | MATCH | DRY_RUN | OPTIONAL_BODY, kv_h_session_unpin, NULL},

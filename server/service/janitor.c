@@ -45,6 +45,7 @@ static const struct step {
     uint64_t period_ns;
 } steps[] = {
     {"uses", svc_use_step, 5 * KV_S_NS}, /* before those that judge by them */
+    {"lifetimes", svc_expire_step, 5 * KV_S_NS},
     {"idempotency", expire_once, 60 * KV_S_NS},
     {"metrics", svc_sample, 5 * KV_S_NS},
     {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},

@@ -23,7 +23,7 @@ EXPECTED = {
     ("POST", "/v1/sessions"): {T, E}, ("GET", "/v1/sessions"): {T, V, A},
     ("GET", "/v1/sessions/{}"): {T, E, V, A}, ("PATCH", "/v1/sessions/{}"): {T}, ("POST", "/v1/sessions/{}:touch"): {T, E},
     ("POST", "/v1/sessions/{}:pin"): {T, E}, ("POST", "/v1/sessions/{}:unpin"): {T, E},
-    ("POST", "/v1/sessions/{}:explain"): {T, O},
+    ("POST", "/v1/sessions/{}:explain"): {T, O}, ("DELETE", "/v1/sessions/{}"): {T, E},
     ("GET", "/v1/tenants/{}/policy"): {O, T, S, A, V}, ("PUT", "/v1/tenants/{}/policy"): {T, S},
     ("GET", "/v1/tenants/{}/policy/versions"): {O, T, S, A, V},
     ("GET", "/v1/tenants/{}/policy/versions/{}"): {O, T, S, A, V},

@@ -193,11 +193,26 @@ class Sessions(rig.Suite):
         self.assertEqual(self.call("POST", "/v1/lookups", body, self.engine).status, 200)
         rig.wait_for("the janitor", lambda: self.get(session).get("last_used_at"), 30)
 
+    def test_deleting_is_erasing(self):
+        session = self.make(external_id="to be deleted")["id"]
+        would = self.call("DELETE", f"/v1/sessions/{session}?dry_run=true")
+        self.assertEqual((would.status, would.json()["would"]["sessions"]), (200, 1), would)
+        self.assertEqual(self.call("DELETE", f"/v1/sessions/{session}", token=self.engine).status, 403, "not its own")
+        done = self.call("DELETE", f"/v1/sessions/{session}", headers={"Prefer": "wait=30"})
+        self.assertEqual((done.status, done.json()["state"]), (200, "certified"), done)
+        self.assertEqual(self.call("GET", f"/v1/sessions/{session}").status, 410)
+        self.assertEqual(self.call("DELETE", f"/v1/sessions/{session}").json()["id"], done.json()["id"])
+
+    def test_an_end_comes_by_itself(self):
+        session = self.make(ttl_seconds=1)["id"]
+        gone = rig.wait_for("the janitor", lambda: self.call("GET", f"/v1/sessions/{session}").status == 410, 40)
+        self.assertTrue(gone)
+
     # --- another tenant
 
     def test_another_tenants_answers_like_one_that_is_not_there(self):
         session, nothing = self.make()["id"], "ses_" + "0" * 26
-        for method, tail, body in (("GET", "", None), ("PATCH", "", {"labels": {}}), ("POST", ":touch", {}),
+        for method, tail, body in (("GET", "", None), ("DELETE", "", None), ("PATCH", "", {"labels": {}}), ("POST", ":touch", {}),
                                    ("POST", ":pin", {"until": ahead(hours=1)}), ("POST", ":unpin", {}), ("POST", ":explain", {})):
             answers = [self.call(method, f"/v1/sessions/{id}{tail}", body, self.stranger) for id in (session, nothing)]
             documents = [answer.json() for answer in answers]

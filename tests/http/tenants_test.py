@@ -131,6 +131,18 @@ class Tenants(rig.Suite):
         self.operator("DELETE", path)
         self.assertEqual(self.operator("POST", f"{path}:restore").json()["state"], "suspended", "as it was before")
 
+    def test_a_tenant_deleted_at_once_is_erased_with_its_sessions(self):
+        made = self.make("goner")
+        path, admin = made.headers["location"], self.server.key(made.json()["id"], "tenant_admin")
+        sessions = [self.server.session(admin) for _ in range(3)]
+        self.assertEqual(self.operator("DELETE", f"{path}?now=true").status, 202)
+        restored = self.operator("POST", f"{path}:restore")
+        self.assertIn(restored.code, ("irreversible", "invalid_state"))
+        rig.wait_for("the end of the tenant", lambda: self.operator("GET", path).json()["state"] == "erased", 60)
+        for session in sessions:
+            self.assertEqual(self.server.call("GET", f"/v1/sessions/{session}", admin).status, 410)
+        self.assertEqual(self.operator("PATCH", path, {"display_name": "x"}, PATCH).code, "invalid_state")
+
     def test_usage_counts_sessions(self):
         before = self.server.call("GET", f"/v1/tenants/{self.ours}/usage", self.admin).json()
         self.server.session(self.admin)

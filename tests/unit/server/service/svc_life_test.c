@@ -208,3 +208,129 @@ Test(use, that_is_yet_to_be_written_is_written_at_the_end)
     cr_assert(eq(llong, recorded(), (long long)noted));
     kvt_svc_done(&rig);
 }
+
+/* --- ends -------------------------------------------------------------------------------------------------------- */
+
+static const char *state_of(const struct kv_id *session)
+{
+    static struct kv_session_view view;
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, session, true, &view), KV_OK), "%s", rig.call.info.text);
+    return view.state;
+}
+
+static bool ends(const struct kv_id *session)
+{
+    uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
+    while (strcmp(state_of(session), "erased") != 0 && kv_now_ns(&kv_env_system) < deadline) {
+        usleep(50000);
+    }
+    return strcmp(state_of(session), "erased") == 0;
+}
+
+/* One round of the janitor's step, here and now. */
+static enum kv_err expire_now(void)
+{
+    struct kv_pg *pg = NULL;
+    struct kv_errinfo info = {0};
+    bool more = false;
+    cr_assert(eq(int, svc_pg_open(rig.svc, "test", &info, &pg), KV_OK));
+    enum kv_err rc = svc_expire_step(rig.svc, pg, &info, &more);
+    kv_pg_close(pg);
+    return rc;
+}
+
+Test(end, comes_with_the_whole_lifetime_and_says_why)
+{
+    open_all();
+    struct kv_id session = made(100, 0), other = made(0, 0);
+    atomic_fetch_add(&ahead_us, 90 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(eq(str, (char *)state_of(&session), "active"));
+    atomic_fetch_add(&ahead_us, 11 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(ends(&session));
+    cr_assert(eq(str, (char *)state_of(&other), "active"));
+    cr_assert(eq(llong,
+                 kvt_db_number(&rig, "SELECT count(*) FROM kvrun.erasure WHERE basis = 'retention'"
+                                     " AND requested_role = 'system' AND requested_by IS NULL"),
+                 1));
+    kvt_svc_done(&rig);
+}
+
+Test(end, of_an_idle_one_waits_for_the_grace_and_a_use_puts_it_off)
+{
+    struct kvt_engine engine;
+    open_all();
+    kvt_engine_open(&rig.call, &engine);
+    struct kv_id idle = made(0, 1000), used = made(0, 1000);
+    atomic_fetch_add(&ahead_us, 1000 * SECOND_US + GRACE_US - 20 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(eq(str, (char *)state_of(&idle), "active"), "within the grace");
+    cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, used, 0, 1, KV_WAIT_DRAM), KV_OK));
+    atomic_fetch_add(&ahead_us, 21 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(ends(&idle));
+    cr_assert(eq(str, (char *)state_of(&used), "active"));
+    kvt_engine_close(&engine);
+    kvt_svc_done(&rig);
+}
+
+Test(end, does_not_come_to_a_pinned_one)
+{
+    struct kv_session_view view;
+    open_all();
+    struct kv_id pinned = made(0, 100), control = made(0, 100);
+    uint64_t until = jumped_us(NULL) + 1000 * SECOND_US;
+    cr_assert(eq(int, kv_svc_session_pin(&rig.call, &pinned, until, &view), KV_OK), "%s", rig.call.info.text);
+    atomic_fetch_add(&ahead_us, 990 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(ends(&control));
+    cr_assert(eq(str, (char *)state_of(&pinned), "active"));
+    atomic_fetch_add(&ahead_us, 11 * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(ends(&pinned));
+    kvt_svc_done(&rig);
+}
+
+Test(end, comes_to_a_tenant_when_its_grace_time_is_over)
+{
+    struct kv_tenant_view tenant;
+    open_all();
+    struct kv_id session = made(0, 0);
+    rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
+    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, false, &tenant), KV_OK), "%s", rig.call.info.text);
+    atomic_fetch_add(&ahead_us, ((uint64_t)KV_MAX_ERASURE_GRACE_SECONDS - 60) * SECOND_US);
+    cr_assert(eq(int, expire_now(), KV_OK));
+    cr_assert(eq(int, kv_svc_tenant_get(&rig.call, &rig.tenant, &tenant), KV_OK));
+    cr_assert(eq(str, tenant.state, "deleting"));
+    atomic_fetch_add(&ahead_us, 61 * SECOND_US);
+    cr_assert(eq(int, kv_svc_tenant_restore(&rig.call, &rig.tenant, &tenant), KV_E_IRREVERSIBLE));
+    cr_assert(eq(int, expire_now(), KV_OK));
+    uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
+    do {
+        usleep(50000);
+        cr_assert(eq(int, kv_svc_tenant_get(&rig.call, &rig.tenant, &tenant), KV_OK));
+    } while (strcmp(tenant.state, "erased") != 0 && kv_now_ns(&kv_env_system) < deadline);
+    cr_assert(eq(str, tenant.state, "erased"));
+    kvt_svc_as(&rig.call, rig.tenant, KV_ROLE_TENANT_ADMIN);
+    cr_assert(eq(str, (char *)state_of(&session), "erased"));
+    kvt_svc_done(&rig);
+}
+
+#ifdef KV_FAULTS
+Test(end, comes_once_whatever_breaks_on_the_way)
+{
+    static const char *const faults[] = {"store/expire-session/commit=fail@1once",
+                                         "store/expire-session/committed=fail@1once", "expire/requested=fail@1once"};
+    open_all();
+    for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
+        struct kv_id session = made(10, 0);
+        kv_fault_set(faults[i]);
+        atomic_fetch_add(&ahead_us, 11 * SECOND_US);
+        cr_assert(ends(&session), "%s", faults[i]); /* the janitor comes by itself */
+        kv_fault_set(NULL);
+    }
+    cr_assert(eq(llong, kvt_db_number(&rig, "SELECT count(*) FROM kvrun.erasure"), 3));
+    kvt_svc_done(&rig);
+}
+#endif
