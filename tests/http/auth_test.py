@@ -39,6 +39,7 @@ EXPECTED = {
     ("POST", "/v1/engines/{}/pools"): {E}, ("DELETE", "/v1/pools/{}"): {E},
     ("POST", "/v1/lookups"): {E}, ("POST", "/v1/offloads"): {E}, ("POST", "/v1/restores"): {E},
     ("POST", "/v1/erasures"): {T, E}, ("GET", "/v1/erasures"): {T, E, A, V}, ("GET", "/v1/erasures/{}"): {T, E, A, V},
+    ("GET", "/v1/events"): {O, T, A, V},
     ("POST", "/v1/erasures/{}:cancel"): {T}, ("GET", "/v1/erasures/{}/certificate"): {T, E, A},
     ("GET", "/v1/erasures/{}/certificate.txt"): {T, E, A}, ("GET", "/v1/certificates"): {T, A},
     ("GET", "/v1/certificates/{}"): {T, A}, ("GET", "/v1/certificates:export"): {T, A},
@@ -70,7 +71,9 @@ class Access(rig.Suite):
         cls.theirs = {role: cls.server.key(cls.other, role) for role in (T, E, A, V)}
 
     def routes(self, public=False):
-        return [(m, example(p), roles) for (m, p), roles in EXPECTED.items() if (roles is None) == public]
+        poll = {"/v1/events": "?poll=true&wait_seconds=0"}  # else the answer is a stream
+        return [(m, example(p) + poll.get(p, ""), roles) for (m, p), roles in EXPECTED.items()
+                if (roles is None) == public]
 
     def call(self, method, path, token, body=None, headers=None, **how):
         body = {} if method in ("POST", "PUT", "PATCH") and body is None else body
