@@ -135,6 +135,7 @@ class Conditional(rig.Suite):
             ("POST", f"{self.path}/api-keys", self.server.operator, {"name": "k", "roles": ["engine"]}),
             ("POST", "/v1/sessions", key, {"model": {"id": "m", "revision": "r"}}),
             ("PATCH", f"/v1/sessions/{session}", key, {"labels": {"a": "1"}}),
+            ("POST", "/v1/erasures", key, {"scope": {"session_id": session}}),
         ]
         before = self.contents()
         for method, path, token, body in rows:

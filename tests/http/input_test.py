@@ -163,6 +163,17 @@ class Input(rig.Suite):
                     answer = self.refused(row, body)
                     self.assertIn(answer.pointer, (at, None), at)
 
+    def test_no_text_takes_bytes_that_are_no_utf8(self):
+        count = 0
+        for row, body, at, holder, name, schema, _ in self.each_member():
+            if schema.get("type") == "string":
+                holder[name] = "PLACE"
+                raw = json.dumps(body).encode()
+                for bad in (b"\xff", b"\xc0\xaf", b"\xed\xa0\x80", b"\\ud800", b"\\udc00\\ud800", b"\\u0000", b"\0"):
+                    self.refused(row, raw.replace(b"PLACE", b"x" + bad))
+                    count += 1
+        self.assertGreater(count, 50)
+
     def test_words_and_patterns_have_one_spelling(self):
         for row, body, at, holder, name, schema, _ in self.each_member():
             if "enum" in schema or "const" in schema or "pattern" in schema:
