@@ -128,20 +128,13 @@ static const struct cli_column erasure_columns[] = {COL("ID", "id"),
                                                     WIDE("GROUP", "group_id"),
                                                     WIDE("CERTIFICATE", "certificate_id"),
                                                     LAST};
-static const struct cli_column certificate_columns[] = {COL("ID", "id"),
-                                                        COL("SESSION", "session_id"),
-                                                        COL("ERASURE", "erasure_id"),
-                                                        COL("ASSURANCE", "assurance"),
-                                                        WHEN("ISSUED", "issued_at"),
-                                                        LAST};
-static const struct cli_column entry_columns[] = {COL("INDEX", "index"),
-                                                  WHEN("AT", "at"),
-                                                  COL("OP", "op"),
-                                                  COL("OUTCOME", "outcome"),
-                                                  COL("ACTOR", "actor"),
-                                                  COL("SESSION", "session_id"),
-                                                  WIDE("SUBJECT", "subject"),
-                                                  LAST};
+static const struct cli_column certificate_columns[] = {
+    COL("ID", "id"),       COL("SESSION", "session_id"), COL("ERASURE", "erasure_id"),
+    COL("BASIS", "basis"), WHEN("ISSUED", "issued_at"),  LAST};
+static const struct cli_column entry_columns[] = {COL("INDEX", "index"),     WHEN("AT", "at"),
+                                                  COL("OP", "op"),           COL("OUTCOME", "outcome"),
+                                                  COL("ACTOR", "actor"),     COL("SESSION", "session_id"),
+                                                  WIDE("LEAF", "leaf_hash"), LAST};
 static const struct cli_column tier_columns[] = {COL("NAME", "name"),
                                                  COL("STATE", "state"),
                                                  BYTES("USED", "used_bytes"),
@@ -376,10 +369,10 @@ const struct cli_command cli_commands[] = {
         .run = cli_policy_diff),
     ROW("policies eval", "", "what the policy says to an action", CLI_TENANT, POST("/v1/policies:evaluate"),
         .flags = policies_eval, .run = cli_policy_eval),
-    ROW("policies test", "PATH", "run tables of cases (policies/README.md), without a server", CLI_ALONE,
-        .run = cli_policy_test),
     ROW("policies replay", "FILE", "what the last decisions would have been with this policy", CLI_TENANT,
         POST("/v1/policies:dry-run"), .flags = policies_replay, .run = cli_policy_diff),
+    ROW("policies test", "PATH...", "run files, or folders, of questions with the answers they must get", CLI_ALONE,
+        .run = cli_policy_test),
     ROW("policies versions", "", "the versions there were", CLI_TENANT | CLI_LISTS, GET("/v1/platform/policy/versions"),
         .tenant_target = "/v1/tenants/{t}/policy/versions", .columns = version_columns),
 

@@ -155,29 +155,6 @@ int cli_policy_diff(struct cli *cli)
     return code != CLI_OK ? code : cli_show(cli, cli->answer);
 }
 
-static void tell_case(void *ctx, const char *file, const char *name, const char *what)
-{
-    (void)ctx;
-    fprintf(stderr, "%s: %s: %s\n", file, name, what);
-}
-
-/* 1 when a case failed. */
-int cli_policy_test(struct cli *cli)
-{
-    struct kv_errinfo info = {0};
-    struct kv_policy_vectors_result result;
-    enum kv_err rc = kv_policy_vectors_run(cli->args[0], tell_case, NULL, &info, &result);
-    if (rc != KV_OK) {
-        return cli_usage_error(cli, "%s", info.text[0] != '\0' ? info.text : kv_err_title(rc));
-    }
-    if (cli->format == CLI_JSON || cli->format == CLI_JSONL) {
-        printf("{\"files\":%u,\"cases\":%u,\"failed\":%u}\n", result.files, result.cases, result.failed);
-    } else if (!cli->quiet) {
-        printf("%u cases of %u files, %u failed\n", result.cases, result.files, result.failed);
-    }
-    return result.failed == 0 ? CLI_OK : CLI_NEGATIVE;
-}
-
 /* 1 when the answer is deny, so that a script can ask. */
 int cli_policy_eval(struct cli *cli)
 {
@@ -201,6 +178,43 @@ int cli_policy_eval(struct cli *cli)
     code = code != CLI_OK ? code : cli_show(cli, cli->answer);
     const char *decision = json_string_value(json_object_get(cli->answer, "decision"));
     return code != CLI_OK ? code : decision != NULL && strcmp(decision, "deny") == 0 ? CLI_NEGATIVE : CLI_OK;
+}
+
+static void tell_case(void *ctx, const char *file, const char *name, const char *what)
+{
+    const struct cli *cli = ctx;
+    struct kv_buf line KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&line, 8192);
+    (void)cli_clean(&line, name, strlen(name));
+    kv_buf_text(&line, ": ");
+    (void)cli_clean(&line, what, strlen(what));
+    if (!cli->quiet && cli->format != CLI_JSON && cli->format != CLI_JSONL) {
+        printf("FAIL  %s: %s\n", file, line.data == NULL ? "" : (const char *)line.data);
+    }
+}
+
+/* 1 when a case failed. */
+int cli_policy_test(struct cli *cli)
+{
+    struct kv_policy_vectors_result total = {0};
+    for (size_t i = 0; i < cli->arg_count; i++) {
+        struct kv_errinfo info = {0};
+        struct kv_policy_vectors_result one = {0};
+        enum kv_err rc = kv_policy_vectors_run(cli->args[i], tell_case, cli, &info, &one);
+        if (rc != KV_OK) {
+            fprintf(stderr, "kvrun: %s: %s\n", cli->args[i], info.text[0] == '\0' ? kv_err_title(rc) : info.text);
+            return cli_exit_of(rc);
+        }
+        total.files += one.files;
+        total.cases += one.cases;
+        total.failed += one.failed;
+    }
+    if (cli->format == CLI_JSON || cli->format == CLI_JSONL) {
+        printf("{\"files\":%u,\"cases\":%u,\"failed\":%u}\n", total.files, total.cases, total.failed);
+    } else if (!cli->quiet) {
+        printf("%u cases of %u files, %u failed\n", total.cases, total.files, total.failed);
+    }
+    return total.failed == 0 ? CLI_OK : CLI_NEGATIVE;
 }
 
 /* --- the audit log -------------------------------------------------------------------------------------------------

@@ -324,6 +324,21 @@ class Requests(WithCanned):
             known = any(self.kvrun("help", *words[:n]).returncode == 0 for n in range(len(words), 0, -1))
             self.assertTrue(known, f"kvrun {hint}")
 
+    def test_policy_vectors_are_run(self):
+        vectors = pathlib.Path(rig.options.source, "policies/vectors")
+        done = self.kvrun("policies", "test", str(vectors))
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"^\d+ cases of \d+ files, 0 failed\n$")
+        changed = pathlib.Path(self.folder, "changed.json")
+        text = (vectors / "example.json").read_text()
+        self.assertIn('"allow"', text)
+        changed.write_text(text.replace('"allow"', '"deny"', 1))
+        done = self.kvrun("policies", "test", str(changed))
+        self.assertEqual((done.returncode, done.stdout[:4]), (1, "FAIL"), done.stderr)
+        self.assertEqual(self.kvrun("policies", "test", "/nowhere").returncode, 3)
+        changed.write_text("no table")
+        self.assertEqual(self.kvrun("policies", "test", str(changed)).returncode, 2)
+
     def test_quiet_says_nothing(self):
         Canned.answers["/v1/status"] = (200, {"state": "up"}, {})
         done = self.kvrun("status", "-q")

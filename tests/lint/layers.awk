@@ -27,7 +27,6 @@ BEGIN {
     only["curl/"] = "^dataplane/io/httpc\\.c$"
     only["libpq-fe.h"] = "^server/store/"
     only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^policies/[^/]*_json\\.c$|^server/http/codec[^/]*$|^server/cli/"
-    only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^server/http/codec[^/]*$|^server/cli/"
     only["gnutls/"] = "^server/http/tls\\.c$"
     only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$"
 }

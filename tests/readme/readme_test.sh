@@ -42,6 +42,14 @@ bash -euo pipefail block2.sh >verify.out
 grep -q 'Signature Verified Successfully' verify.out
 grep -q '^valid$' verify.out
 
+echo "the interface by curl, and by the command line"
+bash -euo pipefail block3.sh >curl.out
+grep -q '"code":"session_erased","status":410' curl.out
+grep -q '"decision":"allow"' curl.out
+bash -euo pipefail block4.sh >cli.out 2>cli.err
+grep -q 'session_erased' cli.err
+grep -q '^valid$' cli.out
+
 echo "control: a changed certificate is refused"
 sed 's/^index [0-9]*/index 0/' certificate/certificate.txt >certificate/changed && mv certificate/changed certificate/certificate.txt
 if audit/verify-with-openssl.sh certificate/certificate.txt certificate >/dev/null 2>&1 || build/kv-verify certificate/certificate.txt >/dev/null; then
