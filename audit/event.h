@@ -36,6 +36,7 @@ enum kv_audit_op {
     KV_AUDIT_POLICY_ACTIVATE,
     KV_AUDIT_OPERATION_START,
     KV_AUDIT_OPERATION_CANCEL,
+    KV_AUDIT_TIER_UPDATE,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

@@ -5,16 +5,14 @@
 #include "server/serve.h"
 
 #include "dataplane/base/env.h"
+#include "server/http/listen.h"
 #include "server/store/migrate.h"
 #include "server/store/pg.h"
 
-#include <arpa/inet.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <unistd.h>
@@ -42,39 +40,46 @@ static void say(struct check *check, enum finding finding, const char *key, cons
 
 /* --- addresses --------------------------------------------------------------------------------------------------- */
 
-static bool parse_address(const char *text, struct sockaddr_in *ret_at)
+static void check_address(struct check *check, const char *key, const char *address, bool secret_keys)
 {
-    char host[64];
-    const char *colon = strrchr(text, ':');
-    if (colon == NULL || (size_t)(colon - text) >= sizeof host) {
-        return false;
+    struct kv_errinfo info = {0};
+    int fd = -1;
+    unsigned port = 0;
+    bool local = true;
+    enum kv_err rc = kv_listen_tcp(address, &info, &fd, &port, &local);
+    if (rc == KV_OK) {
+        close(fd);
     }
-    snprintf(host, sizeof host, "%.*s", (int)(colon - text), text);
-    char *end = NULL;
-    unsigned long port = strtoul(colon + 1, &end, 10);
-    *ret_at = (struct sockaddr_in){.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
-    return colon[1] != '\0' && *end == '\0' && port <= 65535 && inet_pton(AF_INET, host, &ret_at->sin_addr) == 1;
+    bool clear = check->conf->tls_cert_file[0] == '\0' && strcmp(check->conf->http_insecure_listen, "true") != 0;
+    if (rc != KV_OK && strstr(info.text, strerror(EADDRINUSE)) != NULL) {
+        say(check, WARN, key, "%.60s is in use: fine if that is this server, else choose another port", address);
+    } else if (rc != KV_OK) {
+        say(check, FAIL, key, "%s", info.text);
+    } else if (!local && secret_keys && clear) {
+        say(check, FAIL, key, "%.60s is not loopback and has no TLS: set http.tls.cert_file and http.tls.key_file",
+            address);
+    } else {
+        say(check, FINE, key, "%.60s can be listened on", address);
+    }
 }
 
-static void check_address(struct check *check, const char *key, const char *text)
+static void check_file(struct check *check, const char *key, const char *path)
 {
-    struct sockaddr_in at;
-    if (!parse_address(text, &at)) {
-        say(check, FAIL, key, "%.60s is no address; write 127.0.0.1:7433", text);
-        return;
+    if (path[0] != '\0' && access(path, R_OK) != 0) {
+        say(check, FAIL, key, "%.200s cannot be read: %s", path, strerror(errno));
+    } else if (path[0] != '\0') {
+        say(check, FINE, key, "%.200s can be read", path);
     }
-    int one = 1, fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    bool bound = fd >= 0 && setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one) == 0 &&
-                 bind(fd, (struct sockaddr *)&at, sizeof at) == 0;
-    int error = errno;
-    close(fd);
-    if (bound) {
-        say(check, FINE, key, "%.60s can be listened on", text);
-    } else if (error == EADDRINUSE) {
-        say(check, WARN, key, "%.60s is in use: fine if that is this server, else choose another port", text);
-    } else {
-        say(check, FAIL, key, "%.60s: %s", text, strerror(error));
-    }
+}
+
+static void check_listeners(struct check *check)
+{
+    const struct kv_conf *conf = check->conf;
+    check_address(check, "http.listen", conf->http_listen, true);
+    check_address(check, "http.admin_listen", conf->http_admin_listen, false);
+    check_file(check, "http.tls.cert_file", conf->tls_cert_file);
+    check_file(check, "http.tls.key_file", conf->tls_key_file);
+    check_file(check, "http.tls.client_ca_file", conf->tls_client_ca_file);
 }
 
 /* --- folders ----------------------------------------------------------------------------------------------------- */
@@ -193,8 +198,7 @@ static void check_database(struct check *check)
 int kv_serve_check(const struct kv_conf *conf)
 {
     struct check check = {.conf = conf};
-    check_address(&check, "http.listen", conf->http_listen);
-    check_address(&check, "http.admin_listen", conf->http_admin_listen);
+    check_listeners(&check);
     check_places(&check);
     check_memory(&check);
     check_database(&check);

@@ -145,7 +145,7 @@ KV_RC kv_h_status(struct kv_call *call, struct kv_req *req)
     write_who(out, &view);
     write_database(out, facts, &view);
     kv_out_array(out, "tiers");
-    kv_h_write_tiers(out, &view.engine, true);
+    kv_h_write_tiers(out, call->svc, true);
     kv_out_array_end(out);
     write_work(out, req, &view);
     write_warnings(out, facts, &view);
@@ -184,8 +184,8 @@ KV_RC kv_h_config(struct kv_call *call, struct kv_req *req)
 
 #define LEVEL_WORDS "|debug|info|warn|error|"
 #define MODULE_WORDS                                                                                               \
-    "|audit|check|config|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|policies|roe|root|sequencer|" \
-    "server|service|sm|store|tier|"
+    "|audit|check|config|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|operation|policies|roe|root|" \
+    "sequencer|server|service|session|sm|store|tier|"
 
 static void write_levels(struct kv_buf *out, const void *view)
 {

@@ -5,6 +5,6 @@
 #include "server/http/h_shared.h"
 
 /* Items of an array; `numbers` false: names and states alone. */
-void kv_h_write_tiers(struct kv_buf *out, const struct kv_engine_stats *stats, bool numbers);
+void kv_h_write_tiers(struct kv_buf *out, struct kv_svc *svc, bool numbers);
 
 #endif

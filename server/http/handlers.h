@@ -34,7 +34,7 @@ kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;
 extern const struct kv_field kv_q_erasures[], kv_q_certificates[], kv_q_audit_entries[], kv_q_audit_inclusion[],
     kv_q_audit_consistency[], kv_q_audit_export[], kv_q_operations[];
 
-kv_handler kv_h_tier_get, kv_h_engine_list, kv_h_engine_get;
+kv_handler kv_h_tier_get, kv_h_tier_update, kv_h_engine_list, kv_h_engine_get;
 kv_handler kv_h_status, kv_h_config, kv_h_log_level, kv_h_log_level_change, kv_h_backups;
 kv_handler kv_h_policy_get, kv_h_policy_put, kv_h_policy_versions, kv_h_policy_version;
 kv_handler kv_h_platform_policy_get, kv_h_platform_policy_put, kv_h_platform_policy_versions;

@@ -118,6 +118,9 @@ struct kv_svc {
 
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
+    atomic_uint tiers_draining;                  /* mask of 1 << kv_tier_id: no new block goes there */
+    atomic_ullong tier_revs[KV_TIER_OBJECT + 1]; /* changes by operators since the start */
+
     atomic_bool retiring, stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
     _Atomic size_t erasures_open;     /* as the eraser saw last */

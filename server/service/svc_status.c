@@ -129,6 +129,73 @@ KV_RC kv_svc_engine_get(struct kv_call *call, const struct kv_id *id, struct kv_
     return found ? KV_OK : kv_fail(&call->info, KV_E_NOT_FOUND, "no such engine here; one whose lease ran out is gone");
 }
 
+/* --- tiers ------------------------------------------------------------------------------------------------------- */
+
+bool kv_svc_tier(struct kv_svc *svc, enum kv_tier_id id, struct kv_tier_view *ret_tier)
+{
+    struct kv_engine_stats stats;
+    kv_engine_stats(svc->engine, &stats);
+    bool dram = id == KV_TIER_DRAM;
+    if (!dram && (id != KV_TIER_NVME || (!stats.nvme.up && stats.nvme.capacity_bytes == 0))) {
+        return false;
+    }
+    *ret_tier = (struct kv_tier_view){.name = dram ? "dram" : "nvme",
+                                      .id = id,
+                                      .stats = dram ? stats.dram : stats.nvme,
+                                      .draining = (atomic_load(&svc->tiers_draining) & 1u << id) != 0,
+                                      .rev = atomic_load(&svc->tier_revs[id]) + 1};
+    return true;
+}
+
+struct tier_tx {
+    struct kv_call *call;
+    bool draining;
+    struct kv_tier_view *view;
+};
+
+static KV_RC tier_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    const struct tier_tx *tx = ctx;
+    struct kv_call *call = tx->call;
+    if (!kv_svc_tier(call->svc, tx->view->id, tx->view)) {
+        return kv_fail(info, KV_E_NOT_FOUND, "no such tier here; GET /v1/tiers names those that are");
+    }
+    KV_TRY(svc_match(call, tx->view->rev, info));
+    tx->view->rev++;
+    tx->view->draining = tx->draining;
+    struct kv_audit_event event = {.op = KV_AUDIT_TIER_UPDATE,
+                                   .actor = call->who.key,
+                                   .actor_role = svc_role_name(call->who.roles),
+                                   .subject = call->svc->instance,
+                                   .subject_prefix = "ins",
+                                   .tier = tx->view->name};
+    return svc_audit(call->svc, pg, &event, KV_BYTES(NULL, 0), info);
+}
+
+KV_RC kv_svc_tier_update(struct kv_call *call, enum kv_tier_id id, bool draining, struct kv_tier_view *ret_tier)
+{
+    struct kv_svc *svc = call->svc;
+    struct tier_tx tx = {.call = call, .draining = draining, .view = ret_tier};
+    ret_tier->id = id;
+    KV_TRY(svc_may_work(svc, &call->info));
+    KV_TRY(svc_tx(call, "tier-update", tier_tx, &tx));
+    if (call->dry_run) {
+        return KV_OK;
+    }
+    if (draining) {
+        atomic_fetch_or(&svc->tiers_draining, 1u << id);
+    } else {
+        atomic_fetch_and(&svc->tiers_draining, ~(1u << id));
+    }
+    atomic_fetch_add(&svc->tier_revs[id], 1);
+    svc_publish(svc, &(struct kv_event){.type = KV_EVENT_TIER_STATE,
+                                        .name = ret_tier->name,
+                                        .state = draining             ? "draining"
+                                                 : ret_tier->stats.up ? "up"
+                                                                      : "down"});
+    return KV_OK;
+}
+
 /* --- the log ----------------------------------------------------------------------------------------------------- */
 
 static KV_RC level_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)

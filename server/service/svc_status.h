@@ -23,6 +23,20 @@ struct kv_status_view {
 };
 void kv_svc_status(struct kv_call *call, struct kv_status_view *ret_status);
 
+/* A tier that drains takes no new block: those that are there stay, are read, and go as others do. It lasts until
+ * somebody ends it or the server does. */
+struct kv_tier_view {
+    const char *name; /* "dram", "nvme" */
+    enum kv_tier_id id;
+    struct kv_tier_stats stats;
+    bool draining;
+    uint64_t rev;
+};
+/* False: there is no such tier here. */
+bool kv_svc_tier(struct kv_svc *svc, enum kv_tier_id id, struct kv_tier_view *ret_tier);
+/* Recorded; call->match is held against the tier's revision. KV_E_NOT_FOUND. */
+KV_RC kv_svc_tier_update(struct kv_call *call, enum kv_tier_id id, bool draining, struct kv_tier_view *ret_tier);
+
 struct kv_engine_item {
     struct kv_id id, tenant;
     struct kv_engine_new facts;

@@ -133,6 +133,7 @@ static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const s
     KV_TRY(svc_session_open(call, &in->session, &prepared->session));
     KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &model));
     KV_TRY(decide(call, action, in, &model, prepared));
+    prepared->tiers_allowed &= ~atomic_load(&call->svc->tiers_draining);
     return prepare_ids(call, &model, in, prepared);
 }
 

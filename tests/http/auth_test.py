@@ -31,7 +31,7 @@ EXPECTED = {
     ("GET", "/v1/platform/policy/versions"): {O, S, A, V}, ("GET", "/v1/platform/policy/versions/{}"): {O, S, A, V},
     ("POST", "/v1/policies:evaluate"): {O, T, S, A}, ("POST", "/v1/policies:diff"): {O, T, S, A},
     ("POST", "/v1/policies:dry-run"): {O, T, S, A},
-    ("GET", "/v1/tiers"): {O, V, T}, ("GET", "/v1/tiers/{}"): {O, V, T}, ("GET", "/v1/status"): {O, V},
+    ("GET", "/v1/tiers"): {O, V, T}, ("GET", "/v1/tiers/{}"): {O, V, T}, ("PATCH", "/v1/tiers/{}"): {O}, ("GET", "/v1/status"): {O, V},
     ("GET", "/v1/config"): {O}, ("GET", "/v1/loglevel"): {O}, ("PATCH", "/v1/loglevel"): {O}, ("GET", "/v1/backups"): {O},
     ("GET", "/v1/engines"): {O, V, T, E}, ("GET", "/v1/engines/{}"): {O, V, T, E},
     ("POST", "/v1/tiers/dram:drain"): {O},

@@ -323,7 +323,9 @@ class Database(unittest.TestCase):
             code, text = check(f"--http.listen=127.0.0.1:{taken.getsockname()[1]}")
             self.assertEqual(code, 0)
             self.assertRegex(text, r"(?m)^warn  http\.listen .*in use")
-            for flag, line in (("--http.listen=nowhere", r"^fail  http\.listen .*is no address"),
+            for flag, line in (("--http.listen=nowhere", r"^fail  http\.listen "),
+                               ("--http.listen=0.0.0.0:0", r"^fail  http\.listen .*not loopback and has no TLS"),
+                               ("--http.tls.cert_file=/nonexistent/x", r"^fail  http\.tls\.cert_file .*cannot be read"),
                                ("--http.listen=192.0.2.1:1", r"^fail  http\.listen "),
                                (f"--db.url=host=127.0.0.1 port={postgres.free_port()}", r"^fail  db\.url .*no PostgreSQL"),
                                ("--db.url=:::", r"^fail  db\.url "),

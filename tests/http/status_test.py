@@ -7,7 +7,7 @@ from pathlib import Path
 
 import postgres
 import rig
-from engine import Engine
+from engine import Engine, answered
 
 PATCH = {"Content-Type": "application/merge-patch+json"}
 
@@ -62,6 +62,42 @@ class Status(rig.Suite):
         self.assertEqual(self.get("/v1/tiers/nvme")["name"], "nvme")
         self.assertEqual(self.get("/v1/tiers/dram", self.admin), own[0])
         self.get("/v1/tiers/object", status=404)
+
+    def tier(self, state, status=200, match=None, query=""):
+        headers = {**PATCH, **({"If-Match": match} if match else {})}
+        answer = self.server.call("PATCH", "/v1/tiers/nvme" + query, self.server.operator, {"state": state}, headers)
+        self.assertEqual(answer.status, status, answer)
+        return answer
+
+    def test_a_draining_tier_takes_no_new_block(self):
+        engine = Engine(self.server, self.token, name="drainer").open_pool()
+        session = self.server.session(self.token)
+        for slot, name in enumerate("ab"):
+            engine.fill(slot, name)
+        before = rig.wait_for("the block", lambda: answered(engine.offload(session, ["a"], [0], wait="durable")))
+        self.assertEqual(before.json()["results"], ["stored"])
+        seen = self.server.call("GET", "/v1/tiers/nvme", self.server.operator)
+        self.assertEqual(self.tier("draining", query="?dry_run=true").json()["would"]["state"], "draining")
+        self.assertEqual(self.get("/v1/tiers/nvme")["state"], "up")
+        done = self.tier("draining", match=seen.headers["etag"])
+        self.assertEqual(done.json()["state"], "draining")
+        self.tier("up", 412, match=seen.headers["etag"])
+        try:
+            self.assertEqual(self.get("/v1/tiers", self.admin)["data"][1], {"name": "nvme", "state": "draining"})
+            refused = engine.offload(session, ["b"], [1], wait="durable")
+            self.assertNotEqual((refused.json().get("results"), refused.json().get("tiers")), (["stored"], ["nvme"]))
+            self.assertEqual(engine.restore(session, ["a"], [2]).json()["results"], ["restored"])
+        finally:
+            self.tier("up", match=done.headers["etag"])
+        stored = rig.wait_for("the block", lambda: answered(engine.offload(session, ["b"], [1], wait="durable")))
+        self.assertIn(stored.json()["results"], (["stored"], ["present"]))
+
+    def test_a_tier_s_change_is_checked(self):
+        for body, status in (({"state": "down"}, 400), ({}, 400), ({"state": "up", "capacity_bytes": 1}, 422)):
+            answer = self.server.call("PATCH", "/v1/tiers/nvme", self.server.operator, body, PATCH)
+            self.assertEqual(answer.status, status, answer)
+        answer = self.server.call("PATCH", "/v1/tiers/object", self.server.operator, {"state": "up"}, PATCH)
+        self.assertEqual(answer.status, 404)
 
     def test_engines_are_seen_by_their_own(self):
         first = Engine(self.server, self.token, name="first").open_pool()

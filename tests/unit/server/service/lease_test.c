@@ -97,6 +97,18 @@ Test(lease, is_renewed_while_the_database_answers)
 }
 
 /* Requests that run when the stop begins still need their keys. */
+Test(lease, service_is_alive_while_its_thread_turns)
+{
+    open_with_lease(2 * KV_S_NS);
+    cr_assert(kv_svc_alive(rig.svc));
+    svc_lease_stop(rig.svc);
+    atomic_store(&rig.svc->lease_turn_ns, kv_now_ns(&kv_env_system) - 44 * KV_S_NS); /* a database may be that slow */
+    cr_assert(kv_svc_alive(rig.svc));
+    atomic_store(&rig.svc->lease_turn_ns, kv_now_ns(&kv_env_system) - 46 * KV_S_NS);
+    cr_assert(not(kv_svc_alive(rig.svc)));
+    close_all();
+}
+
 /* Nobody told anything, as behind a pooler: the renewal compares the number. */
 Test(lease, change_by_another_is_seen_at_the_next_renewal)
 {
