@@ -1,6 +1,6 @@
 /*
- * Rows of long-running operations: what an executor needs to go on after a crash, and what callers see of it. What a kind
- * of operation does is not known here.
+ * Rows of long-running operations: what an executor needs to go on after a crash, and what callers see of it. What a
+ * kind of operation does is not known here.
  */
 #include "server/store/store_operation.h"
 

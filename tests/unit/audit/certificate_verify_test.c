@@ -357,3 +357,27 @@ Test(certificate_verify, a_flipped_bit_anywhere_is_never_valid)
     check_verdict(&good, -1);
     kv_buf_done(&good);
 }
+
+Test(certificate_verify, a_jws_alone_passes_the_checks_that_it_has_and_claims_no_place_in_a_log)
+{
+    struct kv_buf payload, jws;
+    char header[256];
+    struct kv_cert_report report;
+    good_payload(&payload);
+    good_header(header, "EdDSA");
+    kv_buf_init(&jws, 65536);
+    cert_cases_jws(header, kv_buf_bytes(&payload), cases.cert_key, &jws);
+    cr_assert(eq(int, kv_cert_verify_jws(kv_buf_bytes(&jws), &cases.keys, &report), KV_OK));
+    for (int i = 0; i < KV_CHECK_COUNT; i++) {
+        cr_assert(eq(int, report.checks[i].ok, i <= KV_CHECK_CLAIMS));
+    }
+    kv_buf_done(&report.payload);
+    jws.data[jws.len - 3] ^= 1;
+    cr_assert(eq(int, kv_cert_verify_jws(kv_buf_bytes(&jws), &cases.keys, &report), KV_E_TAMPERED));
+    cr_assert_not(report.ok);
+    kv_buf_done(&report.payload);
+    cr_assert(eq(int, kv_cert_verify_jws(KV_BYTES("", 0), &cases.keys, &report), KV_E_TAMPERED), "no bytes at all");
+    kv_buf_done(&report.payload);
+    kv_buf_done(&payload);
+    kv_buf_done(&jws);
+}

@@ -111,3 +111,22 @@ Test(event, an_entry_ends_at_its_limit)
     memset(role, 'r', 4096);
     cr_assert(ne(int, encode(&event), KV_OK));
 }
+
+Test(event, what_it_is_found_by_is_read_back_from_its_line)
+{
+    struct kv_buf line;
+    struct kv_audit_facts facts;
+    struct kv_audit_event event = sample();
+    kv_buf_init(&line, 8192);
+    cr_assert(eq(int, kv_audit_encode(&event, &line), KV_OK));
+    cr_assert(eq(int, kv_audit_facts(kv_buf_bytes(&line), &facts), KV_OK));
+    cr_assert(eq(str, facts.op, "block.offload"));
+    cr_assert(eq(str, facts.outcome, "ok"));
+    cr_assert(eq(int, memcmp(facts.actor.b, event.actor.b, 16), 0));
+    cr_assert(eq(int, memcmp(facts.session.b, event.session.b, 16), 0));
+    cr_assert(eq(int, kv_audit_facts(KV_BYTES("a.b.c", 5), &facts), KV_OK));
+    cr_assert(eq(str, facts.op, "certificate"));
+    cr_assert(eq(int, kv_audit_facts(KV_BYTES("rubbish", 7), &facts), KV_E_CORRUPT));
+    cr_assert(eq(int, kv_audit_facts(KV_BYTES("{\"op\":\"x", 8), &facts), KV_E_CORRUPT));
+    kv_buf_done(&line);
+}
