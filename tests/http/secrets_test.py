@@ -55,6 +55,8 @@ class Secrets(rig.Suite):
         for row in contract.route_table(rig.options.source):
             admin = "api" not in row.listeners
             path = row.pattern.replace("{}", "x0")
+            if path == "/v1/events":
+                continue  # a stream without an end
             body = json.dumps({"name": planted("body"), "unknown": planted("member"), planted("key"): 1,
                                "external_id": planted("external"), "reason": planted("reason"),
                                "labels": {"a": planted("label")}, "scope": {"external_id": planted("scope")}}).encode()
