@@ -9,6 +9,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
+#include "server/service/svc_rules.h"
 #include "server/store/store_session.h"
 
 #include <errno.h>
@@ -348,6 +349,7 @@ KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct
     if (in->scope == KV_SCOPE_EXTERNAL) {
         KV_TRY(find_external(call, &found));
     }
+    KV_TRY(svc_rules_erasure(call, &call->who.tenant, in->basis, in->reason != NULL && in->reason[0] != '\0'));
     return request(tx);
 }
 

@@ -270,18 +270,14 @@ static enum kv_policy_basis basis_of(const char *name)
     return (enum kv_policy_basis)i; /* KV_BASES: not known, and so denied */
 }
 
-KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *class_name, const char *basis,
-                        bool reason_given)
+KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *basis, bool reason_given)
 {
     const struct svc_rules *rules = NULL;
     struct kv_policy_decision decision;
     struct kv_policy_facts facts = {
         .action = KV_POLICY_ERASE, .same_tenant = true, .basis = basis_of(basis), .reason_given = reason_given};
     KV_TRY(svc_rules_get(call, tenant, &rules));
-    /* A class that is no longer in the policy must not keep its sessions from being erased. */
-    const char *asked = class_or_default(class_name);
-    const char *name = kv_policy_class(rules->set, asked) == NULL ? "default" : asked;
-    enum kv_err rc = svc_rules_decide(call, rules, name, &facts, &decision);
+    enum kv_err rc = svc_rules_decide(call, rules, "default", &facts, &decision); /* the same for every class */
     svc_rules_put(call->svc, rules);
     return rc;
 }

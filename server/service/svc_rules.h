@@ -43,10 +43,9 @@ KV_RC svc_rules_session(struct kv_call *call, const struct svc_session_ask *ask,
                         uint64_t *ret_max_idle_s);
 /* In the transaction that made the session, after its row: the tenant's row is locked by then. KV_E_QUOTA_SESSIONS. */
 KV_RC svc_rules_session_quota(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info);
-/* An erasure of a session of this class ("" or NULL: "default"): its basis is one of the policy's, and there is a
- * reason where one is asked for. Nothing else can be in its way. */
-KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *class_name, const char *basis,
-                        bool reason_given);
+/* An erasure that somebody asks for: its basis is one of the policy's, and there is a reason where one is asked for.
+ * Nothing else can be in its way. */
+KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *basis, bool reason_given);
 
 void svc_rules_done(struct kv_svc *svc); /* at the end: nobody holds a reference any more */
 

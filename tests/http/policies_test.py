@@ -277,6 +277,23 @@ class Policies(rig.Suite):
         self.assertEqual((unknown.status, unknown.code), (403, "policy_denied"))
         self.assertIn("class_unknown", unknown.json()["detail"])
 
+    def test_an_erasure_gives_the_basis_and_reason_that_the_policy_asks_for(self):
+        tenant, admin, token = self.fresh()
+        self.assertEqual(self.put(tenant, admin, {**ALL, "erase": {"basis": ["retention"], "require_reason": True}}).status,
+                         200)
+        session = self.server.session(token)
+
+        def erase(**members):
+            body = {"scope": {"session_id": session}, **members}
+            return self.server.call("POST", "/v1/erasures", admin, body, {"Prefer": "wait=30"})
+
+        for members, reason in (({"basis": "retention"}, "reason_required"),
+                                ({"basis": "contract", "reason": "r"}, "basis_forbidden")):
+            refused = erase(**members)
+            self.assertEqual((refused.status, refused.code), (403, "policy_denied"), refused)
+            self.assertIn(reason, refused.json()["detail"])
+        self.assertEqual(erase(basis="retention", reason="asked for by its owner").status, 200)
+
     def test_past_transfers_are_replayed(self):
         tenant, admin, token = self.fresh()
         engine = Engine(self.server, token).open_pool()
