@@ -292,6 +292,30 @@ Test(end, does_not_come_to_a_pinned_one)
     kvt_svc_done(&rig);
 }
 
+Test(tenant, that_is_suspended_transfers_nothing_and_keeps_its_data)
+{
+    struct kvt_engine engine;
+    struct kv_tenant_view tenant;
+    uint32_t right = 0;
+    open_all();
+    kvt_engine_open(&rig.call, &engine);
+    struct kv_id session = made(0, 0);
+    struct kv_principal owner = rig.call.who;
+    cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, session, 0, 2, KV_WAIT_DRAM), KV_OK));
+    rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
+    cr_assert(eq(int, kv_svc_tenant_suspend(&rig.call, &rig.tenant, "unpaid", &tenant), KV_OK));
+    rig.call.who = owner;
+    cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, session, 2, 1, KV_WAIT_DRAM), KV_E_TENANT_SUSPENDED));
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, session, 0, 2, &right), KV_E_TENANT_SUSPENDED));
+    rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
+    cr_assert(eq(int, kv_svc_tenant_resume(&rig.call, &rig.tenant, &tenant), KV_OK));
+    rig.call.who = owner;
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, session, 0, 2, &right), KV_OK));
+    cr_assert(eq(u32, right, 2));
+    kvt_engine_close(&engine);
+    kvt_svc_done(&rig);
+}
+
 Test(end, comes_to_a_tenant_when_its_grace_time_is_over)
 {
     struct kv_tenant_view tenant;
