@@ -44,6 +44,8 @@ static enum MHD_Result send_answer(struct kv_req *req, struct MHD_Connection *co
     struct kv_buf *body = &req->response.body;
     KV_ASSERT(req->state == KV_REQ_ANSWERED);
     req->state = KV_REQ_DONE;
+    req->response.close = req->response.close || atomic_load(&req->httpd->closing);
+    atomic_store(&req->httpd->last_ns, kv_now_ns(req->httpd->conf.env));
     size_t len = req->response.status == 204 || req->response.status == 304 ? 0 : body->len;
     kv_http_count(req, req->head ? 0 : len, kv_now_ns(req->httpd->conf.env));
     struct MHD_Response *response = req->stream != NULL
@@ -292,7 +294,11 @@ void kv_access_connection(void *ctx, struct MHD_Connection *connection, void **s
                           enum MHD_ConnectionNotificationCode code)
 {
     struct kv_listener *listener = ctx;
-    kv_reaper_connection(listener->httpd->reaper, connection, socket_context, code == MHD_CONNECTION_NOTIFY_STARTED);
+    struct kv_httpd *httpd = listener->httpd;
+    bool started = code == MHD_CONNECTION_NOTIFY_STARTED;
+    started ? atomic_fetch_add(&httpd->connected, 1) : atomic_fetch_sub(&httpd->connected, 1);
+    atomic_store(&httpd->last_ns, kv_now_ns(httpd->conf.env));
+    kv_reaper_connection(httpd->reaper, connection, socket_context, started);
 }
 
 /* Targets are compared as they were sent; nothing is decoded behind the guard's back. */

@@ -26,6 +26,8 @@
 #include <time.h>
 #include <unistd.h>
 
+#define BACKLOG 511
+#define SETTLE_NS (200 * KV_MS_NS) /* of silence on a connection that is kept open */
 #define FAREWELL_NS (1 * KV_S_NS)
 #define POOL_BYTES (32u * 1024)
 /* Up to 0.9.75 being strict only means that the library refuses a missing Host itself, and it writes the head of its
@@ -291,22 +293,54 @@ static void say_what_is_cut(struct kv_httpd *httpd)
     }
 }
 
+/* Callers that the kernel took in already are let in: their request may be under way, and closing the socket would
+ * reset it. With a backlog of one hardly any come meanwhile. */
+static void let_in_the_rest(struct kv_listener *listener)
+{
+    if (listen(listener->fd, 1) != 0) {
+        return;
+    }
+    for (unsigned i = 0; i < BACKLOG; i++) {
+        struct sockaddr_storage from;
+        socklen_t size = sizeof from;
+        int fd = accept4(listener->fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (fd < 0 || MHD_add_connection(listener->daemon, fd, (struct sockaddr *)&from, size) != MHD_YES) {
+            return; /* the library closes what it does not take */
+        }
+    }
+}
+
+static void stop_accepting(struct kv_listener *listener)
+{
+    if (listener->daemon != NULL && MHD_quiesce_daemon(listener->daemon) != MHD_INVALID_SOCKET) {
+        let_in_the_rest(listener);
+        shutdown(listener->fd, SHUT_RDWR); /* refuses callers; its thread may still use the number, so it stays open */
+        listener->quiesced = true;
+    }
+}
+
+/* Nobody is owed an answer: no request is under way, and those who are still connected have said nothing for a while.
+ */
+static bool is_settled(struct kv_httpd *httpd, uint64_t now_ns)
+{
+    return atomic_load(&httpd->running) == 0 &&
+           (atomic_load(&httpd->connected) == 0 || now_ns > atomic_load(&httpd->last_ns) + SETTLE_NS);
+}
+
 KV_RC kv_httpd_quiesce(struct kv_httpd *httpd, uint64_t grace_ns)
 {
     uint64_t deadline = kv_now_ns(httpd->conf.env) + grace_ns;
+    atomic_store(&httpd->last_ns, kv_now_ns(httpd->conf.env));
+    atomic_store(&httpd->closing, true);
     for (int i = 0; i < LISTENERS; i++) {
-        struct kv_listener *listener = &httpd->listeners[i];
-        if (listener->daemon != NULL && MHD_quiesce_daemon(listener->daemon) != MHD_INVALID_SOCKET) {
-            shutdown(listener->fd,
-                     SHUT_RDWR); /* refuses callers; its thread may still use the number, so it stays open */
-            listener->quiesced = true;
-        }
+        stop_accepting(&httpd->listeners[i]);
     }
     kv_parking_drain(httpd->parking);
     uint64_t farewell = kv_now_ns(httpd->conf.env) + FAREWELL_NS; /* for one who does not read it */
     farewell = farewell < deadline ? farewell : deadline;
-    while ((atomic_load(&httpd->running) > 0 && kv_now_ns(httpd->conf.env) < deadline) ||
-           (kv_parking_streams(httpd->parking) > 0 && kv_now_ns(httpd->conf.env) < farewell)) {
+    for (uint64_t now = kv_now_ns(httpd->conf.env);
+         (!is_settled(httpd, now) && now < deadline) || (kv_parking_streams(httpd->parking) > 0 && now < farewell);
+         now = kv_now_ns(httpd->conf.env)) {
         struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }

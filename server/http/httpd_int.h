@@ -54,6 +54,9 @@ struct kv_httpd {
     atomic_ullong body_bytes; /* of all requests at once */
     atomic_uint log_turn;     /* which of what comes often is logged */
     atomic_uint running;      /* requests between the queue's push and their resume */
+    atomic_uint connected;    /* connections that are open */
+    atomic_ullong last_ns;    /* when a connection was opened or a request answered last */
+    atomic_bool closing;      /* every answer is its connection's last */
     pthread_mutex_t work_mutex;
     LIST_HEAD(, kv_work) work; /* under work_mutex; a request in it is its service thread's */
 };
