@@ -262,10 +262,14 @@ static enum kv_log_format log_format(const struct kv_conf *conf)
 
 static void harden(void)
 {
-    struct rlimit no_core = {0};
+    struct rlimit no_core = {0}, files;
     umask(0077);
     signal(SIGPIPE, SIG_IGN);
     setrlimit(RLIMIT_CORE, &no_core); /* a core would hold keys */
+    if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* the usual 1024 are fewer than http.connections */
+        files.rlim_cur = files.rlim_max;
+        setrlimit(RLIMIT_NOFILE, &files);
+    }
 #ifndef __SANITIZE_ADDRESS__
     prctl(PR_SET_DUMPABLE, 0); /* and so would a debugger's look; the leak checker needs it, though */
 #endif

@@ -7,6 +7,8 @@
 #include "server/http/headers.h"
 #include "server/http/httpd_int.h"
 
+#include <string.h>
+
 #define TEXT "text/plain; charset=utf-8"
 
 KV_RC kv_h_livez(struct kv_call *call, struct kv_req *req)
@@ -23,9 +25,40 @@ static void not_ready(struct kv_req *req)
     req->response.retry_after_seconds = 1;
 }
 
+const struct kv_field kv_q_readyz[] = {
+    {"verbose", KV_BOOL, false, 0, 0, NULL}, /* as orchestrators ask; the lines are there in any case */
+    {"exclude", KV_TEXT, false, 1, 128, NULL},
+    {NULL, KV_TEXT, false, 0, 0, NULL},
+};
+
+static bool is_listed(const char *list, const char *name)
+{
+    size_t len = strlen(name);
+    for (const char *p = list; p != NULL; p = strchr(p, ',') == NULL ? NULL : strchr(p, ',') + 1) {
+        if (strcspn(p, ",") == len && strncmp(p, name, len) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* A list of checks that do not count; a name that is none would silently exclude nothing. */
+static KV_RC check_excluded(const char *list, const struct kv_ready_check *checks)
+{
+    size_t known = 0, listed = list == NULL ? 0 : 1;
+    for (const char *p = list; p != NULL && *p != '\0'; p++) {
+        listed += *p == ',';
+    }
+    for (int i = 0; i < KV_READY_CHECKS; i++) {
+        known += is_listed(list, checks[i].name);
+    }
+    return known == listed ? KV_OK : KV_E_INVALID_REQUEST;
+}
+
 KV_RC kv_h_readyz(struct kv_call *call, struct kv_req *req)
 {
     (void)call;
+    const char *exclude = kv_h_query_text(req, "exclude");
     struct kv_svc *svc = kv_httpd_svc(req->httpd);
     struct kv_ready_check checks[KV_READY_CHECKS];
     req->response.content_type = TEXT;
@@ -34,10 +67,16 @@ KV_RC kv_h_readyz(struct kv_call *call, struct kv_req *req)
         not_ready(req);
         return KV_OK;
     }
-    if (!kv_svc_ready(svc, checks)) {
-        not_ready(req);
-    }
+    kv_svc_ready(svc, checks);
+    KV_TRY(check_excluded(exclude, checks));
     for (int i = 0; i < KV_READY_CHECKS; i++) {
+        if (is_listed(exclude, checks[i].name)) {
+            kv_buf_printf(&req->response.body, "[ ]%s excluded\n", checks[i].name);
+            continue;
+        }
+        if (!checks[i].ok) {
+            not_ready(req);
+        }
         bool silent = checks[i].detail == NULL || checks[i].detail[0] == '\0';
         kv_buf_printf(&req->response.body, "[%c]%s %s\n", checks[i].ok ? '+' : '-', checks[i].name,
                       silent ? (checks[i].ok ? "ok" : "failed") : checks[i].detail);

@@ -22,7 +22,7 @@ extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_session[
 kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
 kv_handler kv_h_events;
-extern const struct kv_field kv_q_events[];
+extern const struct kv_field kv_q_events[], kv_q_readyz[];
 kv_handler kv_h_erasure_create, kv_h_erasures, kv_h_erasure_get, kv_h_erasure_cancel;
 kv_handler kv_h_certificate, kv_h_certificate_text, kv_h_certificates, kv_h_certificate_get, kv_h_certificates_export,
     kv_h_certificate_verify;

@@ -36,7 +36,7 @@ enum {
 
 const struct kv_route kv_routes[] = {
     {"GET", "/livez", 0, API | ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_livez, NULL},
-    {"GET", "/readyz", 0, API | ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_readyz, NULL},
+    {"GET", "/readyz", 0, API | ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_readyz, kv_q_readyz},
     {"GET", "/startupz", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT, kv_h_startupz, NULL},
     {"GET", "/metrics", 0, ADMIN | PUBLIC | INLINE | ANY_ACCEPT | KV_ROUTE_METRICS, kv_h_metrics, NULL},
     {"GET", "/version", 0, API | ADMIN | PUBLIC | INLINE, kv_h_version, NULL},

@@ -19,12 +19,12 @@ LIMIT = int(re.search(r"KV_LIMIT\(PARKED_REQUESTS,\s*(\d+)",
 class Held:
     """While it is open no erasure gets further than being fenced: no batch can be written down."""
 
-    def __init__(self, server):
+    def __init__(self, server, lock="LOCK TABLE kvrun.erase_batch IN SHARE MODE"):
         psql = shutil.which("psql") or sorted(glob.glob("/usr/lib/postgresql/*/bin/psql"))[0]
         where = pathlib.Path(server.state, "postgres.socket").read_text().strip()
         url = f"host={where} port=5432 user=kvrun dbname=postgres connect_timeout=5"
         self.psql = subprocess.Popen([psql, "-XAtq", url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        self.psql.stdin.write("SET idle_in_transaction_session_timeout = 0; BEGIN; LOCK TABLE kvrun.erase_batch IN SHARE MODE; SELECT 'held';\n")
+        self.psql.stdin.write(f"SET idle_in_transaction_session_timeout = 0; BEGIN; {lock}; SELECT 'held';\n")
         self.psql.stdin.flush()
         assert self.psql.stdout.readline().strip() == "held"
 

@@ -207,7 +207,8 @@ Test(httpd, headers_that_dawdle_end_the_connection)
 
 Test(httpd, addresses_that_are_not_loopback_are_refused)
 {
-    const char *bad[] = {"0.0.0.0:0", "8.8.8.8:1", "127.0.0.1", "127.0.0.1:65536", "localhost:1", "", ":1", "[::1]:1"};
+    const char *bad[] = {"0.0.0.0:0", "8.8.8.8:1", "127.0.0.1", "127.0.0.1:65536", "localhost:1",
+                         "",          ":1",        "[::]:0",    "[::1:0",          "::1:0"};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
         struct kv_errinfo info = {0};
         struct kv_httpd *other = NULL;
