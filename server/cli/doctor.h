@@ -40,6 +40,8 @@ void doctor_uring(struct doctor *doctor, int error, int disabled);
 void doctor_memlock(struct doctor *doctor, uint64_t limit, bool unlimited);
 void doctor_root_place(struct doctor *doctor, const char *root_file);
 void doctor_secret_file(struct doctor *doctor, const char *check, const char *path);
+/* A TLS certificate that holds until `end_s`. */
+void doctor_certificate(struct doctor *doctor, int64_t end_s, int64_t now_s);
 /* A folder that backups and databases take: the root file must not lie in it. */
 bool doctor_lies_in(const char *path, const char *folder);
 

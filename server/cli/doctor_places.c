@@ -2,6 +2,7 @@
 #include "server/cli/doctor.h"
 
 #include "dataplane/crypto/selftest.h"
+#include "dataplane/crypto/x509.h"
 #include "dataplane/io/httpc.h"
 
 #include <arpa/inet.h>
@@ -15,9 +16,11 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #define BLOCK 4096
+#define TLS_DAYS 21 /* less is time to look why nobody renewed it */
 #define MIB (UINT64_C(1) << 20)
 
 static void in_state(const struct doctor *doctor, const char *wanted, const char *name, char ret_path[PATH_MAX])
@@ -183,6 +186,34 @@ static void check_secrets(struct doctor *doctor)
     }
 }
 
+void doctor_certificate(struct doctor *doctor, int64_t end_s, int64_t now_s)
+{
+    static const char fix[] = "renew it; the server takes a new file without a restart";
+    long long days = (long long)((end_s - now_s) / 86400);
+    if (end_s <= now_s) {
+        doctor_say(doctor, "tls_cert", DOCTOR_FAIL, fix, "the certificate ran out %lld days ago", -days);
+    } else {
+        doctor_say(doctor, "tls_cert", days < TLS_DAYS ? DOCTOR_WARN : DOCTOR_OK, fix,
+                   "the certificate holds for %lld days", days);
+    }
+}
+
+static void check_tls(struct doctor *doctor)
+{
+    const char *file = doctor->conf->tls_cert_file;
+    int64_t end = 0;
+    if (file[0] == '\0') {
+        return;
+    }
+    if (kv_x509_not_after(file, &end) != KV_OK) {
+        doctor_say(doctor, "tls_cert", DOCTOR_FAIL, "point http.tls.cert_file at a certificate chain in PEM",
+                   "%.200s holds no certificate that can be read", file);
+        return;
+    }
+    doctor_certificate(doctor, end, (int64_t)time(NULL));
+    doctor_secret_file(doctor, "tls_key", doctor->conf->tls_key_file);
+}
+
 /* --- the network ----------------------------------------------------------------------------------------------------
  */
 
@@ -254,5 +285,6 @@ void doctor_places(struct doctor *doctor)
     check_nvme(doctor);
     check_root(doctor);
     check_secrets(doctor);
+    check_tls(doctor);
     check_network(doctor);
 }

@@ -11,6 +11,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import tarfile
 import tempfile
 import threading
 import time
@@ -510,6 +511,22 @@ class Doctor(unittest.TestCase):
         self.assertEqual(self.state("token_file", KVRUN_TOKEN_FILE=str(file)), "fail")
         self.assertEqual(self.state("token_file", KVRUN_TOKEN_FILE="/nowhere"), "fail")
 
+    def test_how_long_the_certificate_holds(self):
+        if shutil.which("openssl") is None:
+            self.skipTest("openssl is not installed")
+        key, cert = os.path.join(self.folder, "key.pem"), os.path.join(self.folder, "cert.pem")
+        flags = (f"--http.tls.cert_file={cert}", f"--http.tls.key_file={key}")
+        for days, state in ((90, "ok"), (5, "warn")):
+            subprocess.run(["openssl", "req", "-x509", "-newkey", "ed25519", "-nodes", "-subj", "/CN=localhost", "-days",
+                            str(days), "-keyout", key, "-out", cert], check=True, capture_output=True)
+            os.chmod(key, 0o600)
+            found = self.findings(*flags)
+            self.assertEqual((found["tls_cert"]["state"], found["tls_key"]["state"]), (state, "ok"))
+        os.chmod(key, 0o644)
+        self.assertEqual(self.state("tls_key", *flags), "fail")
+        pathlib.Path(cert).write_text("no certificate")
+        self.assertEqual(self.state("tls_cert", *flags), "fail")
+
     def test_memory_that_is_not_there(self):
         self.assertEqual(self.state("memory", "--tiers.dram.bytes=1MiB"), "ok")
         self.assertEqual(self.state("memory", "--tiers.dram.bytes=1024GiB"), "fail")
@@ -613,6 +630,41 @@ class RealServer(rig.Suite):
         self.assertEqual(self.kvrun("loglevel", "debug", "--for", "5s").returncode, 0)
         self.assertEqual(self.kvrun("loglevel", "loud").returncode, 2)
         self.assertEqual(self.kvrun("loglevel", "debug", "--for", "2h").returncode, 2)
+
+    def test_operations_and_the_audit_log(self):
+        tenant = self.json("tenants", "create", "operations")["id"]
+        secret = self.json("keys", "create", "a", "--role", "auditor", "--tenant", tenant)["secret"]
+        done = self.kvrun("tiers", "drain", "dram", "--wait", "--json")
+        self.assertEqual((done.returncode, json.loads(done.stdout)["done"]), (0, True), done.stderr)
+        operation = json.loads(done.stdout)["id"]
+        self.assertEqual(self.json("ops", "wait", operation)["id"], operation)
+        self.assertIn(operation, self.kvrun("ops", "ls", "-o", "id").stdout.split())
+        self.assertEqual(self.kvrun("ops", "cancel", operation).returncode, 5)  # it is over
+        self.assertEqual(self.kvrun("audit", "verify", key=secret).returncode, 0)
+        entries = self.json("audit", "ls", key=secret)
+        tail = self.kvrun("audit", "tail", "-n", "1", "-o", "jsonl", key=secret)
+        self.assertEqual(json.loads(tail.stdout)["index"], max(entry["index"] for entry in entries))
+        done = self.kvrun("audit", "export", "-o", "log.tar", key=secret)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertTrue(tarfile.is_tarfile(os.path.join(self.server.folder, "log.tar")))
+
+    def test_sessions_from_start_to_end(self):
+        tenant = self.json("tenants", "create", "sessions")["id"]
+        key = self.json("keys", "create", "a", "--role", "tenant_admin", "--tenant", tenant)["secret"]
+        words = ("sessions", "create", "--model", "m", "--revision", "r", "--external-id", "chat", "--label", "user=7")
+        session = self.json(*words, key=key)["id"]
+        self.assertEqual(self.json(*words, key=key)["id"], session)
+        self.assertEqual(self.kvrun("sessions", "ls", "--label", "user=7", "-o", "id", key=key).stdout, session + "\n")
+        for more in (["touch", session], ["pin", session, "--until", "1h"], ["unpin", session], ["explain", session],
+                     ["update", session, "--label", "user=8"]):
+            self.assertEqual(self.kvrun("sessions", *more, key=key).returncode, 0, more)
+        self.assertEqual(self.json("why", session, key=key)["tenant_state"], "active")
+        self.assertEqual(self.json("sessions", "ls", "--label", "user=7", key=key), [])
+        self.assertEqual(self.json("erase", "--label", "user=8", "--dry-run", key=key)["would"]["sessions"], 1)
+        done = self.kvrun("sessions", "rm", session, "--yes", "--wait", "--json", key=key)
+        self.assertEqual((done.returncode, json.loads(done.stdout)["state"]), (0, "certified"), done.stderr)
+        self.assertEqual(self.kvrun("tenants", "suspend", tenant).returncode, 0)
+        self.assertEqual(self.kvrun("tenants", "suspend", tenant + "x").returncode, 3)
 
     def test_lists_and_tiers(self):
         self.assertIn("dram", self.kvrun("tiers", "ls", "-o", "id").stdout.split())

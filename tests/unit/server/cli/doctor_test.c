@@ -77,6 +77,19 @@ Test(doctor, locked_memory_at_the_limit_and_one_byte_less)
     cr_expect(eq(int, last()->state, DOCTOR_OK));
 }
 
+Test(doctor, a_certificate_warns_three_weeks_before_its_end)
+{
+    const int64_t day = 86400, now = 1800000000;
+    doctor_certificate(&doctor, now + 21 * day, now);
+    cr_expect(eq(int, last()->state, DOCTOR_OK));
+    doctor_certificate(&doctor, now + 21 * day - 1, now);
+    cr_expect(eq(int, last()->state, DOCTOR_WARN));
+    doctor_certificate(&doctor, now + 1, now);
+    cr_expect(eq(int, last()->state, DOCTOR_WARN));
+    doctor_certificate(&doctor, now, now);
+    cr_expect(eq(int, last()->state, DOCTOR_FAIL));
+}
+
 Test(doctor, the_root_must_not_lie_where_a_backup_takes_it)
 {
     char path[2048];
