@@ -7,6 +7,7 @@
 #include "dataplane/base/env.h"
 #include "dataplane/base/log.h"
 #include "server/cli/doctor.h"
+#include "server/http/httpd.h"
 #include "server/store/migrate.h"
 #include "server/store/store_facts.h"
 
@@ -105,6 +106,7 @@ int kv_doctor(const struct kv_conf *conf, int argc, char **argv)
     doctor.conf = conf;
     doctor.root = "";
     doctor_machine(&doctor);
+    doctor_say(&doctor, "http_library", DOCTOR_OK, NULL, "libmicrohttpd %.20s", kv_httpd_library());
     doctor_places(&doctor);
     check_database(&doctor);
     return doctor_print(&doctor, json, stdout);

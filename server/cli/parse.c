@@ -162,6 +162,18 @@ static void read_file_name(struct cli *cli)
     }
 }
 
+/* What becomes a header: printable, one line, and whole. */
+static bool fits_header(const char *text)
+{
+    size_t len = text == NULL ? 1 : strlen(text);
+    for (size_t i = 0; text != NULL && i < len; i++) {
+        if (text[i] < 0x20 || text[i] > 0x7e) {
+            return false;
+        }
+    }
+    return len > 0 && len <= (size_t)KV_MAX_IDEMPOTENCY_KEY_BYTES;
+}
+
 static int read_globals(struct cli *cli)
 {
     uint64_t seconds = 0;
@@ -180,6 +192,9 @@ static int read_globals(struct cli *cli)
         return cli_usage_error(cli, "--timeout is a duration such as 30s or 5m, at most 24h");
     }
     cli->timeout_ms = seconds * 1000;
+    if (!fits_header(cli_text(cli, "idempotency-key")) || !fits_header(cli_text(cli, "if-match"))) {
+        return cli_usage_error(cli, "--idempotency-key and --if-match are 1 to 255 printable characters");
+    }
     if (limit != NULL) {
         size_t digits = strspn(limit, "0123456789");
         cli->limit = strtoull(limit, NULL, 10);

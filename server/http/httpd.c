@@ -388,3 +388,8 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     pthread_mutex_destroy(&httpd->work_mutex);
     kv_free(httpd);
 }
+
+const char *kv_httpd_library(void)
+{
+    return MHD_get_version();
+}

@@ -54,5 +54,7 @@ void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rat
 void kv_httpd_look_at_tls(struct kv_httpd *httpd, bool now);
 unsigned kv_httpd_port(const struct kv_httpd *httpd);
 unsigned kv_httpd_admin_port(const struct kv_httpd *httpd);
+/* The version of the library below, "0.9.75". */
+const char *kv_httpd_library(void);
 
 #endif

@@ -172,6 +172,20 @@ Test(parse, sixty_four_flags_fit_and_one_more_does_not, .init = quiet)
     cr_assert(eq(int, parse(line), CLI_USAGE));
 }
 
+Test(parse, what_becomes_a_header_is_one_line_and_whole, .init = quiet)
+{
+    char line[400] = "tenants create a --idempotency-key ";
+    size_t len = strlen(line);
+    memset(line + len, 'k', 255);
+    cr_assert(eq(int, parse(line), CLI_OK));
+    line[len + 255] = 'k';
+    cr_assert(eq(int, parse(line), CLI_USAGE));
+    cr_assert(eq(int, parse("tenants create a --idempotency-key a\r\nX-Evil:1"), CLI_USAGE));
+    cr_assert(eq(int, parse("tenants create a --idempotency-key="), CLI_USAGE));
+    cr_assert(eq(int, parse("tenants update a --display-name b --if-match \"1\n\""), CLI_USAGE));
+    cr_assert(eq(int, parse("tenants update a --display-name b --if-match \"1.ab\""), CLI_OK));
+}
+
 Test(parse, only_commands_that_fetch_take_a_file_for_output, .init = quiet)
 {
     cr_assert(eq(int, parse("erase ses_a -o cert.txt --wait -o json"), CLI_OK));
