@@ -76,7 +76,7 @@ static KV_RC begin(struct svc_operation_run *run)
     run->row.started_us = now_us(run->svc);
     KV_TRY(kv_pg_tx(run->pg, "operation-begin", progress_tx, run, &run->info, NULL));
     svc_operation_publish(run->svc, &run->row);
-    return KV_FAULT("operation/begun") ? KV_E_DB_UNAVAILABLE : KV_OK;
+    return KV_OK;
 }
 
 static KV_RC end(struct svc_operation_run *run, enum kv_operation_state state)
@@ -118,6 +118,9 @@ static KV_RC run_piece(struct svc_operation_run *run)
         return fail(run, KV_E_UNSUPPORTED);
     }
     KV_TRY(begin(run));
+    if (KV_FAULT("operation/begun")) {
+        return KV_E_DB_UNAVAILABLE;
+    }
     KV_TRY(load_position(run));
     enum kv_err rc = piece(run);
     if (rc == KV_E_DB_UNAVAILABLE || rc == KV_E_BUSY) {
@@ -146,6 +149,7 @@ static void run_done(struct svc_operation_run *run)
 static KV_RC run_all(struct svc_operation_run *run, struct kv_store_operation *rows, size_t *ret_open)
 {
     size_t max = (size_t)KV_MAX_OPERATIONS_OPEN;
+    enum kv_err put_off = KV_OK;
     enum kv_err first = kv_store_operation_list_open(run->pg, max, &run->info, rows, ret_open);
     for (size_t i = 0; first == KV_OK && i < *ret_open && !atomic_load(&run->svc->stopping); i++) {
         run->row = rows[i];
@@ -154,11 +158,12 @@ static KV_RC run_all(struct svc_operation_run *run, struct kv_store_operation *r
         if (rc != KV_OK && rc != KV_E_STALE) {
             kv_log(KV_LOG_WARN, "operation", "piece-failed", KV_FID("operation", "opr", &run->row.id), KV_FRC(rc),
                    KV_FT("text", run->info.text));
-            first = rc;
+            first = rc == KV_E_DB_UNAVAILABLE ? rc : KV_OK; /* another failure is that one's alone */
+            put_off = rc;
         }
         run_done(run);
     }
-    return first;
+    return first != KV_OK ? first : put_off;
 }
 
 /* --- the thread -------------------------------------------------------------------------------------------------- */

@@ -70,7 +70,7 @@ class Operations(rig.Suite):
 
 class Full(rig.Suite):
     """As many operations as may be are open, and none goes on: cancelling and erasing still work."""
-    server_options = ("--rate.default=0",)
+    server_options = ("--rate.default=0", "--rate.erase=1000000")
 
     def test_one_more_is_busy_while_cancel_and_erase_work(self):
         tenant = self.server.tenant("full")
