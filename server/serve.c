@@ -265,7 +265,7 @@ static void harden(void)
     struct rlimit no_core = {0}, files;
     umask(0077);
     signal(SIGPIPE, SIG_IGN);
-    setrlimit(RLIMIT_CORE, &no_core); /* a core would hold keys */
+    setrlimit(RLIMIT_CORE, &no_core);            /* a core would hold keys */
     if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* the usual 1024 are fewer than http.connections */
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
