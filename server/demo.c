@@ -20,8 +20,7 @@
 
 const char *demo_at(const struct demo *demo, const char *name, char path[PATH_SIZE])
 {
-    snprintf(path, PATH_SIZE, "%s/%s", demo->folder, name);
-    return path;
+    return kv_scratch_at(&demo->scratch, name, path);
 }
 
 const char *demo_program(const struct demo *demo, const char *name, char path[PATH_SIZE])
@@ -44,68 +43,19 @@ KV_RC demo_lie(struct demo *demo, const char *what)
 KV_RC demo_program_run(struct demo *demo, char *const argv[], unsigned timeout_s, bool echo)
 {
     kv_buf_reset(&demo->out);
-    return demo_run(argv, timeout_s, echo, &demo->info, &demo->out);
+    return kv_child_run(argv, timeout_s, echo, &demo->info, &demo->out);
 }
 
 /* --- 1: a server ------------------------------------------------------------------------------------------------- */
 
-static bool find_ready(const struct kv_buf *log, unsigned *ret_port)
-{
-    const char *ready = log->data == NULL ? NULL : strstr((const char *)log->data, "\"event\":\"ready\"");
-    const char *port = ready == NULL ? NULL : strstr(ready, "\"port\":");
-    return port != NULL && sscanf(port, "\"port\":%u", ret_port) == 1;
-}
-
-static KV_RC await_ready(struct demo *demo, const char *log, unsigned *ret_port)
-{
-    uint64_t deadline = kv_now_ns(&kv_env_system) + 60 * KV_S_NS;
-    while (kv_now_ns(&kv_env_system) < deadline && demo_alive(demo->server) && demo_caught_signal() == 0) {
-        kv_buf_reset(&demo->out);
-        if (demo_read_file(log, &demo->out) == KV_OK && find_ready(&demo->out, ret_port)) {
-            return KV_OK;
-        }
-        struct timespec pause = {.tv_nsec = 50 * 1000 * 1000};
-        nanosleep(&pause, NULL);
-    }
-    return kv_fail(&demo->info, KV_E_TIMEOUT, "the server did not get ready");
-}
-
-static KV_RC read_key(struct demo *demo, const char *path, char key[KEY_SIZE])
-{
-    kv_buf_reset(&demo->out);
-    KV_TRY(demo_read_file(path, &demo->out));
-    if (demo->out.len == 0 || demo->out.len >= KEY_SIZE) {
-        return kv_fail(&demo->info, KV_E_CORRUPT, "the operator's key file does not hold a key");
-    }
-    memcpy(key, demo->out.data, demo->out.len + 1);
-    key[strcspn(key, "\n")] = '\0';
-    explicit_bzero(demo->out.data, demo->out.len);
-    return KV_OK;
-}
-
 static KV_RC start_server(struct demo *demo)
 {
-    char exe[PATH_SIZE], state[PATH_SIZE], log[PATH_SIZE], key[PATH_SIZE], file[PATH_SIZE], address[40];
-    unsigned port = 0;
-    /* An empty file, so that no configuration of this machine's own server is taken. */
-    KV_TRY(demo_write_file(demo_at(demo, "kvrun.conf", file), KV_BYTES("", 0), &demo->info));
-    snprintf(state, sizeof state, "--state.dir=%s/server", demo->folder);
-    demo_program(demo, "kvrun", exe);
-    char *const argv[] = {exe,
-                          (char[]){"serve"},
-                          (char[]){"--config"},
-                          file,
-                          state,
-                          (char[]){"--http.listen=127.0.0.1:0"},
-                          (char[]){"--http.admin_listen=127.0.0.1:0"},
-                          (char[]){"--tiers.dram.bytes=64MiB"},
-                          (char[]){"--tiers.nvme.bytes=256MiB"},
-                          NULL};
-    KV_TRY(demo_spawn(argv, demo_at(demo, "server.log", log), &demo->info, &demo->server));
-    KV_TRY(await_ready(demo, log, &port));
-    snprintf(address, sizeof address, "127.0.0.1:%u", port);
+    static const char *const settings[] = {"--tiers.dram.bytes=64MiB", "--tiers.nvme.bytes=256MiB", NULL};
+    char exe[PATH_SIZE], address[40];
+    KV_TRY(kv_scratch_serve(&demo->scratch, demo_program(demo, "kvrun", exe), settings, &demo->info));
+    snprintf(address, sizeof address, "127.0.0.1:%u", demo->scratch.port);
     KV_TRY(kv_client_new(address, &demo->info, &demo->client));
-    KV_TRY(read_key(demo, demo_at(demo, "server/operator.key", key), demo->operator_key));
+    KV_TRY(kv_scratch_read_key(&demo->scratch, "server/operator.key", demo->operator_key, KEY_SIZE, &demo->info));
     printf("   kvrun serves http://%s with a private PostgreSQL; root of erasure in a file beside it\n"
            "   first operator key (it ends with this demo): %s\n",
            address, demo->operator_key);
@@ -156,8 +106,8 @@ static KV_RC make_tenant(struct demo *demo)
     KV_TRY(make_key(demo, "tenant_admin", demo->admin_key));
     KV_TRY(make_key(demo, "engine", demo->engine_key));
     printf("   tenant acme (%s), a key for its administrator, a key for its engine\n", demo->tenant);
-    return demo_write_file(demo_at(demo, "engine.key", path), KV_BYTES(demo->engine_key, strlen(demo->engine_key)),
-                           &demo->info);
+    return kv_child_write_file(demo_at(demo, "engine.key", path), KV_BYTES(demo->engine_key, strlen(demo->engine_key)),
+                               &demo->info);
 }
 
 /* --- 3: a real engine -------------------------------------------------------------------------------------------- */
@@ -249,12 +199,12 @@ static const struct {
 
 static KV_RC run_steps(struct demo *demo)
 {
-    demo_clean_environment();
+    kv_scratch_clean_environment();
     KV_TRY(demo_prepare(demo));
     for (unsigned i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         title(i + 1, steps[i].title);
         KV_TRY(steps[i].run(demo));
-        if (demo_caught_signal() != 0) {
+        if (kv_child_caught_signal() != 0) {
             return kv_fail(&demo->info, KV_E_INVALID_STATE, "interrupted");
         }
     }
@@ -263,18 +213,15 @@ static KV_RC run_steps(struct demo *demo)
 
 static enum kv_err clean_up(struct demo *demo)
 {
-    enum kv_err rc = KV_OK;
     kv_client_free(demo->client);
-    if (demo->server > 0) {
-        rc = demo_end(demo->server, 40, &demo->info);
-    }
+    enum kv_err rc = kv_scratch_end(&demo->scratch, &demo->info);
     explicit_bzero(demo->operator_key, sizeof demo->operator_key);
     explicit_bzero(demo->admin_key, sizeof demo->admin_key);
     explicit_bzero(demo->engine_key, sizeof demo->engine_key);
     if (demo->keep) {
-        printf("\nkept: %s\n", demo->folder);
-    } else if (demo->folder[0] != '\0' && !demo_remove_all(demo)) {
-        printf("\nnot all of %s could be removed: %s\n", demo->folder, strerror(errno));
+        printf("\nkept: %s\n", demo->scratch.folder);
+    } else if (!kv_scratch_remove(&demo->scratch)) {
+        printf("\nnot all of %s could be removed: %s\n", demo->scratch.folder, strerror(errno));
     }
     kv_buf_done(&demo->out);
     return rc;
@@ -290,10 +237,10 @@ static int end_by_signal(int signal_number)
 
 static int tell_failure(const struct demo *demo, enum kv_err rc)
 {
-    if (demo_caught_signal() != 0) {
+    if (kv_child_caught_signal() != 0) {
         printf("\ndemo: interrupted; what it started is ended%s\n", demo->keep ? "" : ", what it made is removed");
         fflush(stdout);
-        return end_by_signal(demo_caught_signal());
+        return end_by_signal(kv_child_caught_signal());
     }
     printf("\ndemo: FAILED: %s (%s)\n%s", demo->info.text, kv_err_name(rc),
            demo->keep ? "" : "to look at what it makes: kvrun demo --keep\n");
@@ -310,10 +257,10 @@ int kv_demo(int argc, char **argv)
     }
     kv_buf_init(&demo.out, OUTPUT_MAX);
     kv_log_set_level(KV_LOG_WARN); /* the scratch database's life is not part of the story */
-    demo_catch_signals();
+    kv_child_catch_signals();
     uint64_t begun = kv_now_ns(&kv_env_system);
     enum kv_err rc = run_steps(&demo);
-    if (rc != KV_OK && demo_caught_signal() == 0) {
+    if (rc != KV_OK && kv_child_caught_signal() == 0) {
         demo_print_log(&demo);
     }
     struct kv_errinfo why = demo.info;

@@ -33,7 +33,7 @@ static const char *database_socket(struct demo *demo, char folder[PATH_SIZE])
 {
     char path[PATH_SIZE];
     kv_buf_reset(&demo->out);
-    if (demo_read_file(demo_at(demo, "server/postgres.socket", path), &demo->out) != KV_OK ||
+    if (kv_child_read_file(demo_at(demo, "server/postgres.socket", path), &demo->out) != KV_OK ||
         demo->out.len >= PATH_SIZE) {
         return NULL;
     }
@@ -73,7 +73,7 @@ KV_RC demo_steal(struct demo *demo)
     char *const copy[] = {(char[]){"cp"}, (char[]){"-a"}, (char *)(uintptr_t)demo_at(demo, "server/nvme", from),
                           (char *)(uintptr_t)demo_at(demo, "stolen-nvme", to), NULL};
     KV_TRY(demo_program_run(demo, copy, 60, false));
-    KV_TRY(demo_copy_file(demo_at(demo, "server/root", from), demo_at(demo, "root-before", to), &demo->info));
+    KV_TRY(kv_child_copy_file(demo_at(demo, "server/root", from), demo_at(demo, "root-before", to), &demo->info));
     KV_TRY(dump_live(demo, "before.sql"));
     if (database_socket(demo, folder) == NULL) {
         return kv_fail(&demo->info, KV_E_IO, "the private database's socket is not there");
@@ -90,7 +90,7 @@ KV_RC demo_steal(struct demo *demo)
                             NULL};
     KV_TRY(demo_program_run(demo, backup, 60, false));
     kv_buf_reset(&demo->out);
-    KV_TRY(demo_read_file(demo_at(demo, "stolen-nvme/arena", from), &demo->out));
+    KV_TRY(kv_child_read_file(demo_at(demo, "stolen-nvme/arena", from), &demo->out));
     double bits = entropy(&demo->out);
     printf("   copied: the nvme arena, the root file, a dump and a physical backup of the database\n"
            "   arena bytes: %.2f bits of entropy a byte (8.00 is noise)\n",
@@ -160,7 +160,7 @@ static KV_RC restore_backup(struct demo *demo)
     if (rename(demo_at(demo, "backup", from), data) != 0) {
         return kv_fail(&demo->info, KV_E_IO, "cannot move the backup: %s", strerror(errno));
     }
-    KV_TRY(demo_give(demo_at(demo, "scratch/postgres", data), like, &demo->info));
+    KV_TRY(kv_child_give(demo_at(demo, "scratch/postgres", data), like, &demo->info));
     struct kv_private_cluster_conf conf = {.folder = scratch, .throwaway = true, .env = &kv_env_system};
     KV_TRY(kv_private_cluster_start(&conf, &demo->info, &cluster));
     char folder[PATH_SIZE] = "";

@@ -14,7 +14,7 @@ static KV_RC fetch(struct demo *demo, const char *path, const char *key, const c
     char target[PATH_SIZE];
     KV_TRY(demo_call(demo, &(struct kv_client_call){.method = "GET", .path = path, .key = key, .accept = accept}));
     snprintf(target, sizeof target, "%.4000s/%s", demo->certificate, name);
-    return demo_write_file(target, kv_buf_bytes(&demo->out), &demo->info);
+    return kv_child_write_file(target, kv_buf_bytes(&demo->out), &demo->info);
 }
 
 /* A raw Ed25519 key as PEM: the fixed DER prefix of RFC 8410, then base64. */
@@ -33,7 +33,7 @@ static KV_RC write_pem(struct demo *demo, const char *jwks, const char *name)
     kv_base64_encode(der, sizeof der, base64);
     int n = snprintf(pem, sizeof pem, "-----BEGIN PUBLIC KEY-----\n%s\n-----END PUBLIC KEY-----\n", base64);
     snprintf(path, sizeof path, "%.4000s/%s", demo->certificate, name);
-    return demo_write_file(path, KV_BYTES(pem, (size_t)n), &demo->info);
+    return kv_child_write_file(path, KV_BYTES(pem, (size_t)n), &demo->info);
 }
 
 /* What was signed and the signature, as two files. */
@@ -48,9 +48,9 @@ static KV_RC split_jws(struct demo *demo)
         return demo_lie(demo, "the certificate is not a compact JWS");
     }
     snprintf(path, sizeof path, "%.4000s/signed.txt", demo->certificate);
-    KV_TRY(demo_write_file(path, KV_BYTES(text, (size_t)(dot - text)), &demo->info));
+    KV_TRY(kv_child_write_file(path, KV_BYTES(text, (size_t)(dot - text)), &demo->info));
     snprintf(path, sizeof path, "%.4000s/signature.bin", demo->certificate);
-    return demo_write_file(path, KV_BYTES(signature, sizeof signature), &demo->info);
+    return kv_child_write_file(path, KV_BYTES(signature, sizeof signature), &demo->info);
 }
 
 static KV_RC run_openssl(struct demo *demo)

@@ -3,24 +3,23 @@
 #ifndef KV_DEMO_INT_H
 #define KV_DEMO_INT_H
 
+#include "server/child/scratch.h"
 #include "server/cli/client.h"
-#include "server/demo_run.h"
 
 #include <limits.h>
 
-#define PATH_SIZE 4300
+#define PATH_SIZE KV_SCRATCH_PATH_SIZE
 #define OUTPUT_MAX (512u << 20) /* the arena is read whole */
 #define KEY_SIZE 128
 #define ID_SIZE 48
 
 struct demo {
-    char folder[256];   /* everything of this run; removed at the end */
-    char bin[PATH_MAX]; /* where kvrun and its sister programs are */
+    struct kv_scratch scratch; /* everything of this run; removed at the end */
+    char bin[PATH_MAX];        /* where kvrun and its sister programs are */
     char certificate[PATH_SIZE];
     struct kv_errinfo info;
     struct kv_buf out; /* of the last program or request */
     struct kv_client *client;
-    pid_t server;
     char operator_key[KEY_SIZE], admin_key[KEY_SIZE], engine_key[KEY_SIZE];
     char tenant[ID_SIZE], session[ID_SIZE], erasure[ID_SIZE];
     unsigned copies;
@@ -34,10 +33,8 @@ KV_RC demo_lie(struct demo *demo, const char *what); /* a step did not show what
 KV_RC demo_program_run(struct demo *demo, char *const argv[], unsigned timeout_s, bool echo);
 KV_RC demo_call(struct demo *demo, const struct kv_client_call *request);
 
-void demo_clean_environment(void);
 KV_RC demo_prepare(struct demo *demo);
-bool demo_remove_all(struct demo *demo); /* false: errno says why not all */
-void demo_print_log(struct demo *demo);  /* the end of the server's log */
+void demo_print_log(struct demo *demo); /* the end of the server's log */
 
 /* The steps. */
 KV_RC demo_steal(struct demo *demo);

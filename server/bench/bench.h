@@ -1,7 +1,7 @@
 /*
  * Measuring parts of the product on this machine: `kvrun bench NAME --json` prints one object with what was measured,
- * the goals and whether they are met. A bench takes seconds, needs no server and leaves nothing behind.
- * Thread: main.
+ * the goals and whether they are met. A bench takes seconds, needs no server that runs already, and leaves nothing
+ * behind. Thread: main.
  */
 #ifndef KV_BENCH_H
 #define KV_BENCH_H
@@ -20,7 +20,8 @@ struct kv_bench_figure {
 };
 struct kv_bench_goal {
     const char *name;
-    double goal, value; /* met: at most the goal */
+    double goal, value;
+    bool least; /* met: at least the goal; else at most */
 };
 /* Two measurements of one round, taken one after the other: what they share of the machine's mood cancels out. */
 struct kv_bench_pair {
@@ -42,13 +43,17 @@ struct kv_bench {
 extern const struct kv_bench kv_benches[]; /* ended by a row without name */
 
 void kv_bench_figure(struct kv_bench_result *result, const char *name, double value);
-void kv_bench_goal(struct kv_bench_result *result, const char *name, double goal, double value); /* a figure, too */
+void kv_bench_goal(struct kv_bench_result *result, const char *name, double goal,
+                   double value); /* at most; a figure, too */
+void kv_bench_goal_least(struct kv_bench_result *result, const char *name, double goal, double value);
 void kv_bench_pair(struct kv_bench_result *result, const char *name, double base, double value);
 double kv_bench_percentile(double *values, size_t count, double percent); /* sorts */
 
 KV_RC kv_bench_policy(struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_rest(struct kv_bench_result *result, struct kv_errinfo *info);
 
-/* The command. argv: NAME and --json, in any order. 0; 1 when a goal is missed; 2 for usage. */
+/* The command. argv: NAME and --json, in any order. 0; 1 when a goal is missed; 2 for usage; 77 when this machine
+ * lacks something that the bench needs. */
 int kv_bench_main(int argc, char **argv);
 
 #endif

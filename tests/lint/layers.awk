@@ -15,10 +15,11 @@ BEGIN {
     may["server/store"] = "dataplane/base api"
     may["server/service"] = "dataplane/engine dataplane/device dataplane/keys dataplane/crypto dataplane/tier dataplane/io dataplane/base server/store audit policies api"
     may["server/http"] = "server/service dataplane/crypto dataplane/base api"
-    may["server/bench"] = "policies dataplane/base api"
+    may["server/child"] = "dataplane/base api"
+    may["server/bench"] = "server/child server/cli policies dataplane/base api"
     may["server/config"] = "dataplane/crypto dataplane/base api"
     # The files of server/ itself wire the storeys together: main, serve, demo.
-    may["server"] = "server/bench server/cli server/http server/service server/store server/config dataplane/base api"
+    may["server"] = "server/bench server/child server/cli server/http server/service server/store server/config dataplane/base api"
     may["server/cli"] = "policies audit dataplane/io server/config dataplane/crypto dataplane/base api"
 
     only["openssl/"] = "^dataplane/crypto/"
@@ -28,7 +29,7 @@ BEGIN {
     only["libpq-fe.h"] = "^server/store/"
     only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^policies/[^/]*_json\\.c$|^server/http/codec[^/]*$|^server/cli/"
     only["gnutls/"] = "^server/http/tls\\.c$"
-    only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$"
+    only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$|^server/bench/bench_rest_bare\\.c$"
 }
 
 function folder_of(path) {

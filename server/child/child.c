@@ -1,8 +1,8 @@
 /*
- * Child programs and files of the demo. Every child gets a death signal of its own, so that none outlives the demo,
- * however it ends.
+ * Child programs and files of a program that shows or measures the product. Every child gets a death signal of its own,
+ * so that none outlives it, however it ends.
  */
-#include "server/demo_run.h"
+#include "server/child/child.h"
 
 #include "dataplane/base/env.h"
 
@@ -31,9 +31,9 @@ static void catch_one(int signal_number)
     caught = signal_number;
 }
 
-void demo_catch_signals(void)
+void kv_child_catch_signals(void)
 {
-    /* Without SA_RESTART: a wait ends when somebody asks for the end. SIGPIPE: nobody reads what the demo says. */
+    /* Without SA_RESTART: a wait ends when somebody asks for the end. SIGPIPE: nobody reads what is said. */
     const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGPIPE};
     struct sigaction action = {.sa_handler = catch_one};
     sigemptyset(&action.sa_mask);
@@ -46,7 +46,7 @@ void demo_catch_signals(void)
     }
 }
 
-int demo_caught_signal(void)
+int kv_child_caught_signal(void)
 {
     return caught;
 }
@@ -55,7 +55,7 @@ int demo_caught_signal(void)
 
 static void child(char *const argv[], int out)
 {
-    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing of ours outlives the demo */
+    prctl(PR_SET_PDEATHSIG, SIGTERM); /* nothing of ours outlives us */
     int null = open("/dev/null", O_RDONLY);
     dup2(null, 0);
     dup2(out, 1);
@@ -112,7 +112,8 @@ static int reap(pid_t pid)
     return status;
 }
 
-KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_errinfo *info, struct kv_buf *ret_output)
+KV_RC kv_child_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_errinfo *info,
+                   struct kv_buf *ret_output)
 {
     int fds[2], status = 0;
     if (pipe2(fds, O_CLOEXEC) != 0) {
@@ -145,13 +146,13 @@ KV_RC demo_run(char *const argv[], unsigned timeout_s, bool echo, struct kv_erri
     return KV_OK;
 }
 
-KV_RC demo_spawn(char *const argv[], const char *log, struct kv_errinfo *info, pid_t *ret_pid)
+KV_RC kv_child_spawn(char *const argv[], const char *log, struct kv_errinfo *info, pid_t *ret_pid)
 {
     int fd = open(log, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     fflush(stdout);
     pid_t pid = fd < 0 ? -1 : fork();
     if (pid == 0) {
-        /* A Ctrl-C at the terminal is for the demo, which then ends this one in order. */
+        /* A Ctrl-C at the terminal is for us, who then end this one in order. */
         setpgid(0, 0);
         child(argv, fd);
     }
@@ -163,21 +164,21 @@ KV_RC demo_spawn(char *const argv[], const char *log, struct kv_errinfo *info, p
     return KV_OK;
 }
 
-bool demo_alive(pid_t pid)
+bool kv_child_alive(pid_t pid)
 {
     siginfo_t state = {0};
     return waitid(P_PID, (id_t)pid, &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == 0;
 }
 
-KV_RC demo_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
+KV_RC kv_child_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
 {
     uint64_t deadline = kv_now_ns(&kv_env_system) + timeout_s * KV_S_NS;
     kill(pid, SIGTERM);
-    while (demo_alive(pid) && kv_now_ns(&kv_env_system) < deadline) {
+    while (kv_child_alive(pid) && kv_now_ns(&kv_env_system) < deadline) {
         struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
         nanosleep(&pause, NULL);
     }
-    if (demo_alive(pid)) {
+    if (kv_child_alive(pid)) {
         kill(pid, SIGKILL);
     }
     int status = reap(pid);
@@ -187,7 +188,7 @@ KV_RC demo_end(pid_t pid, unsigned timeout_s, struct kv_errinfo *info)
 
 /* --- files ------------------------------------------------------------------------------------------------------- */
 
-KV_RC demo_read_file(const char *path, struct kv_buf *ret_bytes)
+KV_RC kv_child_read_file(const char *path, struct kv_buf *ret_bytes)
 {
     FILE *file = fopen(path, "re");
     if (file == NULL) {
@@ -202,7 +203,7 @@ KV_RC demo_read_file(const char *path, struct kv_buf *ret_bytes)
     return kv_buf_check(ret_bytes);
 }
 
-KV_RC demo_write_file(const char *path, struct kv_bytes bytes, struct kv_errinfo *info)
+KV_RC kv_child_write_file(const char *path, struct kv_bytes bytes, struct kv_errinfo *info)
 {
     FILE *file = fopen(path, "we");
     bool ok = file != NULL && fwrite(bytes.data, 1, bytes.len, file) == bytes.len;
@@ -212,13 +213,13 @@ KV_RC demo_write_file(const char *path, struct kv_bytes bytes, struct kv_errinfo
     return ok ? KV_OK : kv_fail(info, KV_E_IO, "cannot write a file: %s", strerror(errno));
 }
 
-KV_RC demo_copy_file(const char *from, const char *to, struct kv_errinfo *info)
+KV_RC kv_child_copy_file(const char *from, const char *to, struct kv_errinfo *info)
 {
     struct kv_buf bytes;
     kv_buf_init(&bytes, FILE_MAX);
-    enum kv_err rc = demo_read_file(from, &bytes);
+    enum kv_err rc = kv_child_read_file(from, &bytes);
     if (rc == KV_OK) {
-        rc = demo_write_file(to, kv_buf_bytes(&bytes), info);
+        rc = kv_child_write_file(to, kv_buf_bytes(&bytes), info);
     }
     explicit_bzero(bytes.data, bytes.len);
     kv_buf_done(&bytes);
@@ -235,7 +236,7 @@ static int give_one(const char *path, const struct stat *st, int type, struct FT
     return lchown(path, give_to.st_uid, give_to.st_gid);
 }
 
-KV_RC demo_give(const char *path, const char *like, struct kv_errinfo *info)
+KV_RC kv_child_give(const char *path, const char *like, struct kv_errinfo *info)
 {
     if (stat(like, &give_to) != 0 || nftw(path, give_one, 16, FTW_PHYS) != 0) {
         return kv_fail(info, KV_E_IO, "cannot give files to the database user: %s", strerror(errno));
@@ -251,7 +252,7 @@ static int remove_one(const char *path, const struct stat *st, int type, struct 
     return remove(path);
 }
 
-bool demo_remove_tree(const char *path)
+bool kv_child_remove_tree(const char *path)
 {
     return nftw(path, remove_one, 16, FTW_DEPTH | FTW_PHYS) == 0;
 }
