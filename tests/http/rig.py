@@ -75,6 +75,8 @@ def wait_for(what, condition, seconds=20.0):
 class Server:
     """One server with a private database in a fresh folder."""
 
+    proxy = proxy_port = None
+
     def __init__(self, *extra, environment=None, prepare=None):
         self.folder = tempfile.mkdtemp(prefix="kvh.")
         self.state = os.path.join(self.folder, "state")
@@ -110,7 +112,6 @@ class Server:
 
     def start_proxy(self):
         """With --prism what call() sends goes through a proxy that compares every answer with the contract by itself."""
-        self.proxy = self.proxy_port = None
         if not options.prism:
             return
         with socket.socket() as probe:
@@ -129,10 +130,10 @@ class Server:
         wait_for("the proxy", listens, 30)
 
     def stop_proxy(self):
-        if getattr(self, "proxy", None):
+        if self.proxy is not None:
             self.proxy.kill()
             self.proxy.wait()
-            self.proxy = None
+            self.proxy = self.proxy_port = None
 
     def read_log(self, stream):
         for line in stream:

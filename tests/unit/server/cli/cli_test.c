@@ -271,13 +271,6 @@ static int config(const char *word, char *output, size_t size)
     return code;
 }
 
-Test(config, check_says_ok)
-{
-    char output[64];
-    cr_assert(eq(int, config("check", output, 18), 0));
-    cr_assert(eq(str, output, "configuration ok\n"));
-}
-
 Test(config, other_words_are_usage_errors)
 {
     char output[64];
