@@ -61,8 +61,8 @@ Test(policy_vectors, a_wrong_expectation_fails_and_a_table_without_cases_is_refu
         "{\"cases\":[{\"name\":\"n\",\"ask\":{\"action\":\"lookup\"}}]}",
         "{\"cases\":[{\"name\":\"n\",\"ask\":{\"action\":\"lookup\"},\"decision\":\"allow\",\"tiers\":[\"dram\"]}]}",
         "{\"cases\":[{\"name\":\"n\",\"ask\":{\"action\":\"offload\"},\"decision\":\"allow\",\"obligations\":[]}]}",
-        "{\"cases\":[{\"name\":\"n\",\"ask\":{\"action\":\"erase\",\"same_tenant\":false},\"decision\":\"deny\","
-        "\"reasons\":[]}]}",
+        ("{\"cases\":[{\"name\":\"n\",\"ask\":{\"action\":\"erase\",\"same_tenant\":false},\"decision\":\"deny\","
+         "\"reasons\":[]}]}"),
         "{\"invalid\":[{\"name\":\"n\",\"policy\":{\"tiers\":{}},\"pointer\":\"\"}]}",
         "{\"invalid\":[{\"name\":\"n\",\"policy\":{},\"pointer\":\"/other\"}]}",
         "{\"invalid\":[{\"name\":\"n\",\"policy\":{},\"pointer\":\"/tiers\",\"says\":\"something else\"}]}",
