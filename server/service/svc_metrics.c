@@ -216,7 +216,7 @@ static struct kv_metric *decisions(const char *action, bool allowed, const char 
     return kv_metric_counter("kvrun_policy_decisions_total", "What policies said to what was asked", labels);
 }
 
-void kv_svc_metrics_init(void)
+static void register_all(void)
 {
     const char *contained = "Contained mistakes since the start, by whose they are";
     kv_engine_metrics_init();
@@ -230,6 +230,13 @@ void kv_svc_metrics_init(void)
     metrics.lease = kv_metric_gauge("kvrun_lease_valid", "1 while this instance may use keys", NULL);
     metrics.bugs = gauge_of("kvrun_should_never_happen", contained, "whose", "ours");
     metrics.peers = gauge_of("kvrun_should_never_happen", contained, "whose", "peers");
+}
+
+/* Once: the threads of a service that runs already use what is registered. */
+void kv_svc_metrics_init(void)
+{
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, register_all);
 }
 
 KV_RC svc_metrics_start(struct kv_svc *svc)

@@ -117,9 +117,14 @@ Test(lease, change_by_another_is_seen_at_the_next_renewal)
     unsigned long long before = atomic_load(&rig.svc->change_stamp);
     kvt_db_run(&rig, "update kvrun.change_head set seq = seq + 1");
     cr_assert(stamp_moves(before, 2 * KV_S_NS));
-    /* And nothing is read again for nothing: without a change the stamp stays over several renewals. */
-    before = atomic_load(&rig.svc->change_stamp);
-    cr_assert(not(stamp_moves(before, 2 * KV_S_NS)));
+    /* And nothing is read again for nothing: without a change the stamp stays over several renewals, once the listener
+     * has begun to listen. */
+    bool stays = false;
+    for (int tries = 0; !stays && tries < 5; tries++) {
+        before = atomic_load(&rig.svc->change_stamp);
+        stays = !stamp_moves(before, 2 * KV_S_NS);
+    }
+    cr_assert(stays);
     close_all();
 }
 
