@@ -189,11 +189,11 @@ static enum MHD_Result take_body(struct kv_req *req, const char *data, size_t *s
     return req->drained > (uint64_t)KV_MAX_BODY_DRAIN_BYTES ? MHD_NO : MHD_YES;
 }
 
-static enum MHD_Result answer_inline(struct kv_req *req, struct MHD_Connection *connection)
+/* What memory holds needs no service thread. */
+static bool from_memory(struct kv_req *req)
 {
-    kv_worker_run(NULL, req);
-    req->state = KV_REQ_ANSWERED;
-    return send_answer(req, connection);
+    struct kv_svc *svc = (req->route->flags & KV_ROUTE_MEMORY) != 0 ? kv_httpd_svc(req->httpd) : NULL;
+    return svc != NULL && kv_worker_run_from_memory(svc, req);
 }
 
 static enum MHD_Result enqueue(struct kv_req *req, struct MHD_Connection *connection)
@@ -236,7 +236,13 @@ static enum MHD_Result body_complete(struct kv_req *req, struct MHD_Connection *
     }
     unsigned flags = req->route->flags;
     bool guarded = (flags & KV_ROUTE_METRICS) != 0 && req->httpd->conf.metrics_auth; /* a key is looked up: may wait */
-    return (flags & KV_ROUTE_INLINE) != 0 && !guarded ? answer_inline(req, connection) : enqueue(req, connection);
+    if ((flags & KV_ROUTE_INLINE) != 0 && !guarded) {
+        kv_worker_run(NULL, req);
+    } else if (!from_memory(req)) {
+        return enqueue(req, connection);
+    }
+    req->state = KV_REQ_ANSWERED;
+    return send_answer(req, connection);
 }
 
 enum MHD_Result kv_access_access(void *ctx, struct MHD_Connection *connection, const char *url, const char *method,

@@ -114,6 +114,7 @@ struct kv_req {
     bool starved; /* there was no room in that budget */
     uint64_t begun_ns, queued_ns;
     uint64_t queue_ns, auth_ns, db_ns, engine_ns; /* for Server-Timing */
+    bool rated;                                   /* it was counted in its bucket */
     bool timed;                                   /* those are there */
     STAILQ_ENTRY(kv_req) line_link;               /* of line.c */
     LIST_ENTRY(kv_req) park_link;                 /* of parking.c, like the next five */

@@ -26,6 +26,7 @@ enum {
     ONCE = KV_ROUTE_ONCE,
     FOR_EVER = KV_ROUTE_ONCE | KV_ROUTE_ONCE_FOR_EVER,
     MATCH = KV_ROUTE_MATCH,
+    MEMORY = KV_ROUTE_MEMORY,
     WAIT = KV_ROUTE_WAIT,
     RESERVED = KV_ROUTE_RESERVED,
     BULK = KV_ROUTE_BULK,
@@ -89,7 +90,7 @@ const struct kv_route kv_routes[] = {
 
     {"POST", "/v1/sessions", T | E, API | TENANT | ONCE | DRY_RUN, kv_h_session_create, NULL},
     {"GET", "/v1/sessions", T | V | A, API | TENANT | LIST, kv_h_session_list, kv_q_sessions},
-    {"GET", "/v1/sessions/{}", T | E | V | A, API | TENANT, kv_h_session_get, kv_q_session},
+    {"GET", "/v1/sessions/{}", T | E | V | A, API | TENANT | MEMORY, kv_h_session_get, kv_q_session},
     {"PATCH", "/v1/sessions/{}", T, API | TENANT | MATCH | DRY_RUN, kv_h_session_update, NULL},
     {"DELETE", "/v1/sessions/{}", T | E, API | TENANT | WAIT | DRY_RUN | RESERVED, kv_h_session_delete, NULL},
     {"POST", "/v1/sessions/{}:touch", T | E, API | TENANT | OPTIONAL_BODY, kv_h_session_touch, NULL},

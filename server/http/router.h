@@ -27,6 +27,7 @@ enum kv_route_flags {
     KV_ROUTE_STREAM = 1 << 14,        /* may answer with a stream of events */
     KV_ROUTE_OPTIONAL_BODY = 1 << 15, /* an empty body stands for {} */
     KV_ROUTE_ANY_BODY = 1 << 16,      /* the handler looks at req->body_type itself */
+    KV_ROUTE_MEMORY = 1 << 18,        /* tried on the listener's thread first, with a call from memory */
     KV_ROUTE_METRICS = 1 << 17,       /* public unless metrics.auth is on */
 };
 

@@ -110,7 +110,11 @@ static KV_RC check_rate(struct kv_call *call, struct kv_req *req)
     } else {
         memcpy(who, &call->who.key, sizeof who);
     }
+    if (req->rated) {
+        return KV_OK;
+    }
     if (kv_rate_take(req->httpd->rate, kind, who, &req->response.rate)) {
+        req->rated = true;
         return KV_OK;
     }
     kv_http_count_reject(KV_E_RATE_LIMITED);
@@ -131,8 +135,10 @@ static void prepare_call(struct kv_call *call, const struct kv_req *req)
 static KV_RC admit(struct kv_call *call, struct kv_req *req)
 {
     uint64_t begun = kv_now_ns(req->httpd->conf.env);
-    req->queue_ns = begun - req->queued_ns;
-    kv_http_count_wait(req->queue_ns);
+    if (!call->from_memory) {
+        req->queue_ns = begun - req->queued_ns;
+        kv_http_count_wait(req->queue_ns);
+    }
     prepare_call(call, req);
     enum kv_err rc = authorise(call, req);
     req->auth_ns = kv_now_ns(req->httpd->conf.env) - begun;
@@ -211,10 +217,9 @@ static KV_RC handle(struct kv_call *call, struct kv_req *req, struct kv_errinfo 
     return finish(req);
 }
 
-void kv_worker_run(struct kv_call *call, struct kv_req *req)
+/* The times, and a problem document for an error. */
+static void conclude(struct kv_call *call, struct kv_req *req, enum kv_err rc, const struct kv_errinfo *info)
 {
-    struct kv_errinfo none = {0}, *info = call == NULL ? &none : &call->info;
-    enum kv_err rc = handle(call, req, info);
     if (call != NULL) {
         req->db_ns = kv_call_db_ns(call);
         req->engine_ns = call->engine_ns;
@@ -232,4 +237,24 @@ void kv_worker_run(struct kv_call *call, struct kv_req *req)
                KV_FT("route", req->route->pattern), KV_FRC(rc), KV_FT("text", info->text));
     }
     kv_problem(req, rc, info, call == NULL ? NULL : &call->erasure);
+}
+
+void kv_worker_run(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_errinfo none = {0}, *info = call == NULL ? &none : &call->info;
+    enum kv_err rc = handle(call, req, info);
+    conclude(call, req, rc, info);
+}
+
+bool kv_worker_run_from_memory(struct kv_svc *svc, struct kv_req *req)
+{
+    struct kv_call call;
+    kv_call_from_memory(svc, &call);
+    enum kv_err rc = handle(&call, req, &call.info);
+    if (call.missing) {
+        kv_response_reset(&req->response);
+        return false;
+    }
+    conclude(&call, req, rc, &call.info);
+    return true;
 }

@@ -90,6 +90,17 @@ KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call)
     return KV_OK;
 }
 
+void kv_call_from_memory(struct kv_svc *svc, struct kv_call *ret_call)
+{
+    *ret_call = (struct kv_call){.svc = svc, .from_memory = true};
+}
+
+enum kv_err svc_not_in_memory(struct kv_call *call)
+{
+    call->missing = true;
+    return KV_E_STALE;
+}
+
 void kv_call_done(struct kv_call *call)
 {
     kv_pg_close(call->pg);
@@ -106,6 +117,9 @@ void kv_call_reset(struct kv_call *call)
 uint64_t kv_call_db_ns(const struct kv_call *call)
 {
     struct kv_pg_stats stats;
+    if (call->from_memory) {
+        return 0;
+    }
     kv_pg_stats(call->pg, &stats);
     return stats.wait_ns - call->db_before_ns;
 }
@@ -364,7 +378,12 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     kv_idmap_init(&svc->rules);
     kv_idmap_init(&svc->known_keys);
     kv_idmap_init(&svc->moved);
-    enum kv_err rc = start(svc, info);
+    uint64_t good_ns = (uint64_t)KV_MAX_SESSION_VIEW_MS * KV_MS_NS;
+    good_ns = good_ns < conf->lease_ns ? good_ns : conf->lease_ns;
+    enum kv_err rc = svc_views_new(svc->env, good_ns, (size_t)KV_MAX_SESSION_VIEWS, &svc->views);
+    if (rc == KV_OK) {
+        rc = start(svc, info);
+    }
     if (rc != KV_OK) {
         KV_IGNORE(kv_svc_stop(svc), "what failed first is what is reported");
         return rc;
@@ -489,6 +508,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     free_values(&svc->known_keys);
     free_values(&svc->moved);
     svc_rules_done(svc);
+    svc_views_free(svc->views);
     kv_ktree_free(svc->tree);
     kv_keyring_free(svc->keyring);
     if (svc->roe != NULL) {

@@ -106,9 +106,15 @@ struct kv_call {
      * each try), so a use case fills them before its transaction function returns. */
     kv_render_fn *render;
     void *render_ctx;
+
+    /* Of a call without a connection (kv_call_from_memory): what is not in memory fails with KV_E_STALE and sets
+     * `missing`; nothing was done then but what may be done twice, and the call is made again with a connection. */
+    bool from_memory, missing;
 };
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
+/* A call for a thread that must not wait: it has no connection. Nothing to release. */
+void kv_call_from_memory(struct kv_svc *svc, struct kv_call *ret_call);
 void kv_call_done(struct kv_call *call);
 void kv_call_reset(struct kv_call *call);           /* before each request */
 uint64_t kv_call_db_ns(const struct kv_call *call); /* time that this call waited for the database */

@@ -70,6 +70,9 @@ static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api
     if (how == KEY_FRESH) {
         return KV_OK;
     }
+    if (call->from_memory) {
+        return svc_not_in_memory(call);
+    }
     enum kv_err rc = kv_store_api_key_get_by_kid(call->pg, kid, &call->info, &row);
     if (rc == KV_E_DB_UNAVAILABLE && how == KEY_STALE && kv_keyring_lease_valid(call->svc->keyring)) {
         return KV_OK;

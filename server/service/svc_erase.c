@@ -131,6 +131,7 @@ KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
 
 void svc_erase_begin(struct kv_svc *svc, const struct kv_store_erasure *row)
 {
+    svc_views_drop(svc->views, &row->session); /* before anybody hears of it */
     svc_erasure_publish(svc, row);
     KV_IGNORE(svc_session_revoke(svc, &row->tenant, &row->session, &row->id, kv_now_ns(svc->env)),
               "the eraser fences again, with time to wait");
@@ -200,7 +201,9 @@ static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 static KV_RC erase_one(struct request_tx *tx)
 {
-    KV_TRY(svc_tx(tx->call, "erase-request", one_tx, tx));
+    enum kv_err rc = svc_tx(tx->call, "erase-request", one_tx, tx);
+    svc_views_drop(tx->call->svc->views, &tx->in->session); /* whatever came of it: a lost answer may be a commit */
+    KV_TRY(rc);
     if (tx->call->dry_run) {
         return KV_OK;
     }

@@ -153,6 +153,7 @@ void svc_group_begin(struct kv_svc *svc, const struct kv_store_group *group, con
     for (size_t i = 0; row != NULL && i < taken->count; i++) {
         *row = (struct kv_store_erasure){
             .id = taken->rows[i].erasure, .tenant = group->tenant, .session = taken->rows[i].session};
+        svc_views_drop(svc->views, &row->session); /* before anybody hears of it */
         svc_erasure_publish(svc, row);
         KV_IGNORE(svc_session_revoke(svc, &row->tenant, &row->session, &row->id, kv_now_ns(svc->env)),
                   "the eraser fences again, with time to wait");

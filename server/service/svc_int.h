@@ -13,6 +13,7 @@
 #include "dataplane/keys/ktree.h"
 #include "server/service/event.h"
 #include "server/service/idmap.h"
+#include "server/service/session_views.h"
 #include "server/service/svc.h"
 #include "server/service/svc_certificate.h"
 #include "server/service/svc_erase.h"
@@ -102,6 +103,7 @@ struct kv_svc {
     struct kv_idmap rules; /* svc_rules, by tenant */
     struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
     struct kv_idmap known_keys; /* by the kid, spread over an id */
+    struct svc_views *views;    /* of sessions, for those who must not wait */
     struct kv_idmap moved;      /* what tenants transferred since the start, see svc_tenant_usage.c */
     struct svc_revocation revocations[SVC_REVOCATION_RING];
     int64_t revocation_count;
@@ -148,6 +150,10 @@ KV_RC svc_may_work(struct kv_svc *svc, struct kv_errinfo *info);
 void svc_quarantine(struct kv_svc *svc, const char *static_reason);
 /* Sleeps until the deadline or the stop; true when stopping. */
 bool svc_sleep(struct kv_svc *svc, uint64_t ns);
+
+/* --- svc.c */
+/* For a call from memory: sets call->missing. */
+KV_RC svc_not_in_memory(struct kv_call *call);
 
 /* --- svc_cursor.c */
 KV_RC svc_cursor_key(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info); /* in the start's transaction */

@@ -261,6 +261,7 @@ KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const s
                          const struct kv_id *erasure, uint64_t deadline_ns)
 {
     struct svc_session before, revoked = {.id = *session, .tenant = *tenant, .revoked = true, .erasure = *erasure};
+    svc_views_drop(svc->views, session);
     bool told = lookup(svc, session, &before) && before.revoked;
     KV_TRY(remember(svc, &revoked));
     if (!told) {

@@ -61,7 +61,9 @@ static KV_RC change(const struct change_tx *wanted, const char *name)
     }
     *tx = *wanted;
     tx->now_us = call->svc->env->realtime_us(call->svc->env->ctx);
-    return svc_tx(call, name, change_tx, tx);
+    enum kv_err rc = svc_tx(call, name, change_tx, tx);
+    svc_views_drop(call->svc->views, &wanted->session); /* whatever came of it: a lost answer may be a commit */
+    return rc;
 }
 
 /* --- labels and lifetimes ---------------------------------------------------------------------------------------- */

@@ -48,22 +48,44 @@ KV_RC svc_session_lock(struct kv_call *call, struct kv_pg *pg, const struct kv_i
     return ret_row->state == KV_SESSION_ACTIVE ? KV_OK : refuse_erased(call, ret_row, info);
 }
 
+static KV_RC read_view(struct kv_call *call, const struct kv_store_session *row, struct kv_session_view *ret_view)
+{
+    svc_session_view_of(row, ret_view);
+    KV_TRY(svc_external_open_all(call, row, ret_view, 1));
+    KV_TRY(kv_engine_scope_usage(call->svc->engine, &row->id, &ret_view->usage));
+    ret_view->has_usage = true;
+    return KV_OK;
+}
+
+/* In quarantine clients' ids are not shown, so nothing comes from memory. */
+static KV_RC get_from_memory(struct kv_call *call, const struct kv_id *session, struct kv_session_view *ret_session)
+{
+    struct kv_svc *svc = call->svc;
+    bool found =
+        atomic_load(&svc->quarantine) == NULL && svc_views_get(svc->views, session, &call->who.tenant, ret_session);
+    return found ? KV_OK : svc_not_in_memory(call);
+}
+
 KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, bool erased,
                          struct kv_session_view *ret_session)
 {
+    if (call->from_memory) {
+        return get_from_memory(call, session, ret_session);
+    }
     struct kv_store_session *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
     if (row == NULL) {
         return KV_E_NO_MEMORY;
     }
+    struct svc_view_mark mark = svc_views_mark(call->svc->views, session); /* before the reads */
     KV_TRY(svc_session_row(call->pg, session, &call->who.tenant, &call->info, row));
     if (row->state != KV_SESSION_ACTIVE && !erased) {
         return refuse_erased(call, row, &call->info);
     }
     struct kv_session_view view;
-    svc_session_view_of(row, &view);
-    KV_TRY(svc_external_open_all(call, row, &view, 1));
-    KV_TRY(kv_engine_scope_usage(call->svc->engine, session, &view.usage));
-    view.has_usage = true;
+    KV_TRY(read_view(call, row, &view));
+    if (row->state == KV_SESSION_ACTIVE && atomic_load(&call->svc->quarantine) == NULL) {
+        svc_views_put(call->svc->views, &mark, &view);
+    }
     *ret_session = view;
     return KV_OK;
 }

@@ -215,7 +215,9 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
     KV_TRY(check_slots(call, in, prepared->pool));
     KV_TRY(kv_id_new(call->svc->env, &transfer.op));
     memcpy(transfer.trace, call->trace, sizeof transfer.trace);
-    KV_TRY(run(call, &transfer));
+    enum kv_err rc = run(call, &transfer);
+    svc_views_drop(call->svc->views, &in->session); /* its usage is another one */
+    KV_TRY(rc);
     svc_metrics_transfer(call->svc, &transfer.tenant, kv_pool_tokens(prepared->pool), &transfer);
     if (transfer.over_quota == in->count) {
         return kv_fail(&call->info, KV_E_QUOTA,

@@ -103,6 +103,9 @@ static void mark(struct kv_svc *svc, const struct uses *uses)
     }
     mark_keys(svc, uses);
     pthread_mutex_unlock(&svc->registry_mutex);
+    for (size_t i = 0; i < uses->session_count; i++) {
+        svc_views_drop(svc->views, &uses->sessions[i].id);
+    }
 }
 
 KV_RC svc_use_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more)

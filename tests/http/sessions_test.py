@@ -176,6 +176,44 @@ class Sessions(rig.Suite):
             self.assertEqual(self.call("POST", f"{path}:pin", {"until": until}).status, 400, until)
         self.assertNotIn("pinned_until", self.call("POST", f"{path}:unpin").json())
 
+    def test_a_read_right_after_a_change_shows_it(self):
+        session = self.make(ttl_seconds=3600, idle_ttl_seconds=600)["id"]
+        path = f"/v1/sessions/{session}"
+
+        def read(query=""):
+            return self.call("GET", path + query)
+
+        for turn in range(20):
+            for _ in range(3):
+                read()
+            self.assertEqual(self.call("PATCH", path, {"labels": {"turn": str(turn)}}).status, 200)
+            self.assertEqual(read().json()["labels"], {"turn": str(turn)})
+            touched = self.call("POST", f"{path}:touch").json()
+            self.assertEqual(read("?expand=usage").json()["last_used_at"], touched["last_used_at"])
+            until = self.call("POST", f"{path}:pin", {"until": ahead(seconds=600 + turn)}).json()["pinned_until"]
+            again = read()
+            self.assertEqual(again.json()["pinned_until"], until)
+            self.assertEqual(self.call("POST", f"{path}:unpin", headers={"If-Match": again.headers["etag"]}).status, 200)
+            self.assertNotIn("pinned_until", read().json())
+        etag = read().headers["etag"]
+        self.assertEqual(self.call("GET", path, headers={"If-None-Match": etag}).status, 304)
+        self.assertEqual(self.call("GET", path, token=self.stranger).status, 404)
+        self.assertNotIn("usage", read("?expand=erasure").json())
+        self.assertEqual(self.call("DELETE", path).status, 202)
+        self.assertEqual(read().status, 410)
+        self.assertEqual(read("?expand=erasure").status, 200)
+
+    def test_a_revoked_key_reads_nothing_from_memory(self):
+        made = self.server.call("POST", f"/v1/tenants/{self.tenant}/api-keys", self.server.operator,
+                                {"name": "short-lived", "roles": ["tenant_admin"]}).json()
+        path = f"/v1/sessions/{self.make()['id']}"
+        for _ in range(3):
+            self.assertEqual(self.call("GET", path, token=made["secret"]).status, 200)
+        gone = self.server.call("DELETE", f"/v1/tenants/{self.tenant}/api-keys/{made['id']}", self.server.operator)
+        self.assertIn(gone.status, (200, 204))
+        self.assertEqual(self.call("GET", path, token=made["secret"]).status, 401)
+        self.assertEqual(self.call("GET", path).status, 200, "the control")
+
     def test_a_session_explains_itself(self):
         session = self.make(external_id="asked", labels={"a": "secret word"})["id"]
         for token in (self.admin, self.server.operator):
