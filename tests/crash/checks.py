@@ -98,12 +98,12 @@ class Checks:
                 self.verify(session)
             self.ledger.blame(first.body == session.certificate, f"{session.erasure}: its certificate has changed")
             self.note_head(session)
-            payload = self.admin.call("GET", target, Accept="application/json")
-            before = payload.json.get("prev")
+            payload = self.admin.call("GET", target, Accept="application/json").json["certificate"]
+            before = payload.get("prev")
             self.ledger.blame(before not in predecessors,
                               f"{session.erasure} and {predecessors.get(before)} follow the same certificate")
             predecessors[before] = session.erasure
-            self.facts(session, payload.json)
+            self.facts(session, payload)
 
     def facts(self, session, payload):
         """It speaks of this session, of all that was acknowledged, and of samples that did open before."""
