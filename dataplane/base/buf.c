@@ -99,9 +99,13 @@ void kv_buf_json_string(struct kv_buf *buf, const char *text)
     struct kv_bytes rest = KV_BYTES(text, strlen(text));
     while (rest.len > 0) {
         char unit[KV_JSON_UNIT_SIZE];
-        size_t taken = 0;
-        size_t len = kv_json_unit(rest, unit, &taken);
-        kv_buf_append(buf, unit, len);
+        size_t taken = kv_json_plain(rest);
+        if (taken > 0) {
+            kv_buf_append(buf, rest.data, taken);
+        } else {
+            size_t len = kv_json_unit(rest, unit, &taken);
+            kv_buf_append(buf, unit, len);
+        }
         rest = KV_BYTES(rest.data + taken, rest.len - taken);
     }
     kv_buf_append(buf, "\"", 1);

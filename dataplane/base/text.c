@@ -82,6 +82,16 @@ static size_t control_unit(uint8_t c, char *unit)
     return 6;
 }
 
+size_t kv_json_plain(struct kv_bytes text)
+{
+    size_t len = 0;
+    while (len < text.len && text.data[len] >= 0x20 && text.data[len] < 0x7f && text.data[len] != '"' &&
+           text.data[len] != '\\') {
+        len++;
+    }
+    return len;
+}
+
 size_t kv_json_unit(struct kv_bytes text, char unit[KV_JSON_UNIT_SIZE], size_t *ret_taken)
 {
     KV_ASSERT(text.len > 0);

@@ -14,5 +14,7 @@ size_t kv_utf8_take(struct kv_bytes text);
 /* Writes the first character of `text`, which is not empty, as it stands inside a JSON string, without a terminator.
  * Bytes that are not UTF-8 become U+FFFD one by one. *ret_taken: bytes of `text` used up. Returns the bytes written. */
 size_t kv_json_unit(struct kv_bytes text, char unit[KV_JSON_UNIT_SIZE], size_t *ret_taken);
+/* The bytes at the beginning of `text` that stand for themselves inside a JSON string, as far as they are ASCII. */
+size_t kv_json_plain(struct kv_bytes text);
 
 #endif
