@@ -6,8 +6,8 @@
 #include "server/service/operation_run.h"
 #include "server/service/svc_int.h"
 
-#include "dataplane/base/fault.h"
 #include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
