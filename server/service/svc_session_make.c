@@ -34,9 +34,10 @@ struct make_tx {
 static KV_RC lock_tenant(struct kv_pg *pg, struct make_tx *tx, struct kv_errinfo *info)
 {
     KV_TRY(kv_store_tenant_lock(pg, &tx->call->who.tenant, info, &tx->tenant));
-    if (tx->tenant.state == KV_TENANT_SUSPENDED || tx->tenant.state == KV_TENANT_DELETING) {
+    if (tx->tenant.state != KV_TENANT_ACTIVE) { /* what is known of its rules may be older than this row */
         return kv_fail(info, KV_E_TENANT_SUSPENDED, "the tenant is %s, so it gets no new sessions",
-                       tx->tenant.state == KV_TENANT_SUSPENDED ? "suspended" : "to be deleted");
+                       tx->tenant.state == KV_TENANT_DELETING ? "to be deleted"
+                                                              : kv_tenant_state_name(tx->tenant.state));
     }
     return KV_OK;
 }

@@ -143,6 +143,17 @@ class Tenants(rig.Suite):
             self.assertEqual(self.server.call("GET", f"/v1/sessions/{session}", admin).status, 410)
         self.assertEqual(self.operator("PATCH", path, {"display_name": "x"}, PATCH).code, "invalid_state")
 
+    def test_no_session_is_made_in_a_tenant_that_another_instance_began_to_erase(self):
+        made = self.make("half-gone")
+        admin = self.server.key(made.json()["id"], "tenant_admin")
+        for _ in range(20):
+            self.server.session(admin)  # its rules are known by the last of them, and say that it is active
+        changed = self.server.database("UPDATE kvrun.tenant SET state = 'erasing' WHERE name = 'half-gone' RETURNING 1")
+        if changed is None:
+            self.skipTest("psql is not there")
+        refused = self.server.call("POST", "/v1/sessions", admin, {"model": {"id": "m", "revision": "r"}})
+        self.assertEqual((refused.status, refused.code), (403, "tenant_suspended"))
+
     def test_usage_counts_sessions(self):
         before = self.server.call("GET", f"/v1/tenants/{self.ours}/usage", self.admin).json()
         self.server.session(self.admin)
