@@ -148,10 +148,13 @@ static KV_RC add_body(struct kv_buf *buf, const struct kv_req *req)
     return rc;
 }
 
-static KV_RC fingerprint(const struct kv_req *req, uint8_t ret_hash[32])
+/* Salted with the caller and the key: a body may hold a client's own id, and no table of such bodies finds it. */
+static KV_RC fingerprint(const struct kv_req *req, const struct kv_store_once_key *key, uint8_t ret_hash[32])
 {
     struct kv_buf text;
     kv_buf_init(&text, 8 * (size_t)KV_MAX_BODY_BYTES); /* an escape takes six bytes for one */
+    kv_buf_append(&text, key->principal.b, sizeof key->principal.b);
+    add_text(&text, key->key);
     add_text(&text, req->path);
     add_query(&text, req);
     enum kv_err rc = add_body(&text, req);
@@ -179,7 +182,7 @@ KV_RC kv_once_begin(struct kv_call *call, const struct kv_req *req, struct kv_on
     const struct kv_bytes scope[] = {KV_BYTES(route->method, strlen(route->method) + 1),
                                      KV_BYTES(route->pattern, strlen(route->pattern))};
     KV_TRY(kv_sha256_parts(scope, 2, once->key.scope));
-    KV_TRY(fingerprint(req, once->fingerprint));
+    KV_TRY(fingerprint(req, &once->key, once->fingerprint));
     once->for_ever = (route->flags & KV_ROUTE_ONCE_FOR_EVER) != 0;
     kv_buf_init(&once->body, (size_t)KV_MAX_BODY_BYTES);
     call->once = once;
