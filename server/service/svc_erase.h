@@ -41,7 +41,7 @@ struct kv_erasure_view {
     struct kv_id instance; /* that fenced and purged; zero: not yet */
     uint64_t fenced_us, purged_us;
     /* groups */
-    char label[KV_GROUP_LABEL_SIZE]; /* a JSON object */
+    char label[KV_GROUP_LABEL_SIZE]; /* a JSON object: its name, and null in place of the value */
     uint64_t idle_before_us, cutoff_us;
     bool expanding; /* more sessions may come to it */
     uint64_t sessions, sessions_certified, sessions_quarantined;

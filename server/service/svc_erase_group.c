@@ -298,6 +298,15 @@ static void put_steps(const struct kv_store_group *group, const struct kv_store_
     }
 }
 
+/* Only the name: an answer is kept for its Idempotency-Key for ever, longer than the sessions that had the label. */
+static void put_label_name(const struct kv_store_group *group, char ret_label[KV_GROUP_LABEL_SIZE])
+{
+    if (group->label[0] != '\0') { /* {"name":"value"}, and a name has no quotes in it */
+        const char *name = group->label + 2;
+        snprintf(ret_label, KV_GROUP_LABEL_SIZE, "{\"%.*s\":null}", (int)strcspn(name, "\""), name);
+    }
+}
+
 KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
                      struct kv_erasure_view *ret_view)
 {
@@ -319,7 +328,7 @@ KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store
                                          .sessions_certified = progress.states[KV_ERASURE_CERTIFIED],
                                          .sessions_quarantined = progress.states[KV_ERASURE_QUARANTINED]};
     snprintf(ret_view->basis, sizeof ret_view->basis, "%s", group->basis);
-    snprintf(ret_view->label, sizeof ret_view->label, "%s", group->label);
+    put_label_name(group, ret_view->label);
     put_steps(group, &progress, ret_view);
     if (!kv_erasure_ended(ret_view)) {
         ret_view->eta_ms = svc_erase_eta_ms(svc, open_members(&progress));

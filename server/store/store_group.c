@@ -100,9 +100,12 @@ KV_RC kv_store_group_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *
 
 KV_RC kv_store_group_set(struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info)
 {
-    static const struct kv_pg_query query = {"group_set",
-                                             "UPDATE erasure_group SET state = $2, sessions = $3, ended_at = $4"
-                                             " WHERE id = $1 AND ended_at IS NULL AND sessions <= $3"};
+    /* Of a label the name stays. Its value said of whom the sessions were, and nothing needs it any more. */
+    static const struct kv_pg_query query = {
+        "group_set", "UPDATE erasure_group SET state = $2, sessions = $3, ended_at = $4,"
+                     " label = CASE WHEN $2 = 'expanding' OR label IS NULL THEN label ELSE"
+                     " (SELECT jsonb_object_agg(name, NULL::text) FROM jsonb_object_keys(label) AS name) END"
+                     " WHERE id = $1 AND ended_at IS NULL AND sessions <= $3"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &group->id);
     kv_pg_arg_text(&args, state_names[group->state]);

@@ -18,7 +18,8 @@ const char *kv_group_scope_name(enum kv_group_scope scope); /* "label" */
 struct kv_store_group {
     struct kv_id id, tenant;
     enum kv_group_scope scope;
-    char label[KV_GROUP_LABEL_SIZE]; /* a JSON object; "" unless the scope is a label */
+    char label[KV_GROUP_LABEL_SIZE]; /* a JSON object, its value null once all are taken on; "" unless the scope is a
+                                        label */
     uint64_t idle_before_us;         /* 0 unless the scope is idleness */
     uint64_t cutoff_us;              /* sessions made after it are not meant */
     char basis[KV_BASIS_SIZE];

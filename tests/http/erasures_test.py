@@ -155,7 +155,7 @@ class Many(Base):
         self.assertEqual(would["sessions"], 3)
         group = self.group({"label": {"user": "7"}}, reason="r")
         self.assertEqual(group["sessions"], {"matched": 3, "certified": 3, "quarantined": 0, "complete": True})
-        self.assertEqual(group["scope"], {"label": {"user": "7"}})
+        self.assertEqual(group["scope"], {"label": {"user": None}})
         self.assertEqual(sorted(m["session_id"] for m in self.members(group["id"])), sorted(meant))
         for member in self.members(group["id"], self.auditor):
             self.assertEqual((member["state"], member["group_id"]), ("certified", group["id"]))
@@ -165,6 +165,21 @@ class Many(Base):
         self.assertEqual(self.erase({"label": {"user": "7"}}).status, 404, "none is left")
         answer = self.server.call("POST", f"/v1/erasures/{group['id']}:cancel", self.admin)
         self.assertEqual(answer.code, "irreversible")
+
+    def test_a_labels_value_is_kept_nowhere(self):
+        value = "jane-4711-doe"
+        self.session(labels={"user": value})
+        answer = self.erase({"label": {"user": value}}, headers={"Idempotency-Key": "by-label"})
+        self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"), answer)
+        self.assertNotIn(value, answer.body.decode())
+        kept = self.server.database("SELECT string_agg(convert_from(body, 'UTF8'), ' ') FROM kvrun.idempotency WHERE"
+                                    " key = 'by-label'")
+        groups = self.server.database("SELECT string_agg(g::text, ' ') FROM kvrun.erasure_group g")
+        if kept is None:
+            self.skipTest("psql is not there")
+        self.assertIn("label", kept)
+        self.assertIn("label", groups)
+        self.assertNotIn(value, kept + groups)
 
     def test_by_idleness_and_pins_are_respected(self):
         idle, pinned = self.session(labels={"t": "idle"}), self.session(labels={"t": "idle"})
