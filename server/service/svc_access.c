@@ -60,6 +60,14 @@ static void remember_key(struct kv_svc *svc, const struct kv_store_api_key *row,
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
+void svc_key_forget(struct kv_svc *svc, const char *kid)
+{
+    struct kv_id at = kid_as_id(kid);
+    pthread_mutex_lock(&svc->registry_mutex);
+    kv_free(kv_idmap_take(&svc->known_keys, &at));
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
 /* From memory while fresh, else from the database; and without the database still from memory, as long as the lease
  * runs: what is known under the lease may be used under it. */
 static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api_key *ret_row)

@@ -197,6 +197,11 @@ struct kv_ktree_store svc_tree_store(struct svc_tree_store *store);
  * quarantine: the database may be the wrong one. */
 KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
 
+/* --- svc_access.c */
+/* The key changed here: what was known of it is of no use any more, not even while the database is away. Thread: any.
+ */
+void svc_key_forget(struct kv_svc *svc, const char *kid);
+
 /* --- svc_session.c */
 /* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
  * call->erasure. */

@@ -333,6 +333,7 @@ static KV_RC change(struct change_tx *tx, const char *name)
     tx->now_us = now_us(call);
     KV_TRY(svc_tx(call, name, change_tx, tx));
     if (!call->dry_run && !tx->same) {
+        svc_key_forget(call->svc, tx->row.kid);
         tell(call->svc, tx->view, tx->row.revoked_us != 0 ? "revoked" : tx->text[0] != '\0' ? "rotated" : "changed");
     }
     return KV_OK;

@@ -388,3 +388,25 @@ Test(key, known_one_is_answered_within_the_lease_while_the_database_is_away)
     cr_assert(eq(int, rc, KV_OK));
     kvt_svc_done(&rig);
 }
+
+Test(key, revoked_here_is_not_known_while_the_database_is_away)
+{
+    kvt_svc_config(&rig);
+    rig.conf.lease_ns = 5 * KV_S_NS;
+    kvt_svc_start(&rig);
+    rig.tenant = kvt_svc_tenant(&rig, "acme");
+    struct kv_key_view revoked = key_for(rig.tenant, KV_ROLE_ENGINE), control = key_for(rig.tenant, KV_ROLE_ENGINE),
+                       view;
+    cr_assert(eq(int, authenticate(revoked.secret), KV_OK));
+    cr_assert(eq(int, authenticate(control.secret), KV_OK));
+    kv_call_reset(&rig.call);
+    rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
+    cr_assert(eq(int, kv_svc_key_revoke(&rig.call, &rig.tenant, &revoked.id, &view), KV_OK), "%s", rig.call.info.text);
+    uint64_t since = kv_now_ns(&kv_env_system);
+    kvt_db_stop(&rig);
+    enum kv_err known = authenticate(control.secret);
+    cr_assert(kv_now_ns(&kv_env_system) - since > 5 * KV_S_NS || known == KV_OK, "stopping it took the lease's time");
+    cr_assert(eq(int, authenticate(revoked.secret), KV_E_DB_UNAVAILABLE));
+    kvt_db_back(&rig);
+    kvt_svc_done(&rig);
+}
