@@ -16,11 +16,13 @@ const char *kv_operation_state_name(enum kv_operation_state state)
 KV_RC kv_store_operation_insert(struct kv_pg *pg, const struct kv_store_operation *operation, uint64_t open_max,
                                 struct kv_errinfo *info)
 {
-    /* Two at once may both see the last free place: the bound is on work that waits, not on memory. */
+    /* Two at once may both see the last free place: the bound is on work that waits, not on memory. A tenant has an
+     * eighth of the places, so that none can keep the others and the operator from theirs. */
     static const struct kv_pg_query query = {
         "operation_insert",
         "INSERT INTO operation (id, kind, tenant_id, created_by, params, created_at) SELECT $1, $2, $3, $4, $5, $6"
-        " WHERE (SELECT count(*) FROM operation WHERE ended_at IS NULL) < $7"};
+        " WHERE (SELECT count(*) FROM operation WHERE ended_at IS NULL) < $7::bigint AND ($3::bytea IS NULL OR"
+        " (SELECT count(*) FROM operation WHERE ended_at IS NULL AND tenant_id = $3) < greatest($7 / 8, 1))"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &operation->id);
     kv_pg_arg_text(&args, operation->kind);

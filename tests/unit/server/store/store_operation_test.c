@@ -28,12 +28,18 @@ static void tear_down(void)
 
 TestSuite(operation, .init = set_up, .fini = tear_down);
 
-static enum kv_err insert(unsigned number, uint64_t open_max)
+static enum kv_err insert_of(const struct kv_id *tenant, unsigned number, uint64_t open_max)
 {
-    struct kv_store_operation row = {.id = store_id(number), .created_us = T0 + number};
+    struct kv_store_operation row = {.id = store_id(number), .tenant = *tenant, .created_us = T0 + number};
     snprintf(row.kind, sizeof row.kind, "tier.drain");
     snprintf(row.params, sizeof row.params, "{}");
     return IN_TX(pg, kv_store_operation_insert(pg, &row, open_max, &info));
+}
+
+static enum kv_err insert(unsigned number, uint64_t open_max)
+{
+    static const struct kv_id platform;
+    return insert_of(&platform, number, open_max);
 }
 
 static struct kv_store_operation get(unsigned number)
@@ -52,6 +58,18 @@ static enum kv_err end(unsigned number, enum kv_operation_state state)
     row.expires_us = T0 + 200;
     snprintf(row.error_code, sizeof row.error_code, "%s", state == KV_OPERATION_FAILED ? "io" : "");
     return IN_TX(pg, kv_store_operation_end(pg, &row, &info));
+}
+
+Test(operation, a_tenant_has_an_eighth_of_the_places)
+{
+    struct kv_id one = store_tenant(pg, 1), other = store_tenant(pg, 2);
+    cr_assert(eq(int, insert_of(&one, 1, 16), KV_OK), "%s", info.text);
+    cr_assert(eq(int, insert_of(&one, 2, 16), KV_OK), "%s", info.text);
+    cr_assert(eq(int, insert_of(&one, 3, 16), KV_E_BUSY));
+    cr_assert(eq(int, insert_of(&other, 4, 16), KV_OK), "%s", info.text);
+    cr_assert(eq(int, insert(5, 16), KV_OK), "%s", info.text);
+    cr_assert(eq(int, end(1, KV_OPERATION_FAILED), KV_OK), "%s", info.text);
+    cr_assert(eq(int, insert_of(&one, 6, 16), KV_OK), "%s", info.text);
 }
 
 Test(operation, open_ones_are_bounded_and_ended_ones_are_not)
@@ -80,7 +98,7 @@ Test(operation, progress_and_position_come_back_and_end_with_it)
     cr_assert(eq(u64, get(1).done_units, 5));
     cr_assert(get(1).has_total);
     cr_assert(eq(u64, get(1).rev, 2));
-    cr_assert(eq(int, end(1, KV_OPERATION_SUCCEEDED), KV_OK), "%s", info.text);
+    cr_assert(eq(int, end(1, KV_OPERATION_FAILED), KV_OK), "%s", info.text);
     cr_assert(eq(int, end(1, KV_OPERATION_CANCELED), KV_E_STALE), "it ends once");
     cr_assert(eq(int, IN_TX(pg, kv_store_operation_progress(pg, &row, KV_BYTES(NULL, 0), &info)), KV_E_STALE));
     cr_assert(eq(int, IN_TX(pg, kv_store_operation_cancel(pg, &row.id, T0, &info)), KV_E_STALE));
