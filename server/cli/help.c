@@ -115,11 +115,17 @@ void cli_unknown_command(int argc, char *const *argv)
     }
     snprintf(text, sizeof text, "%.30s%s%.30s", argv[0], argc > 1 && cli_is_group(argv[0]) ? " " : "",
              argc > 1 && cli_is_group(argv[0]) ? argv[1] : "");
+    bool whole = argc > 1 && cli_is_group(argv[0]);
+    char nearest[64];
     for (size_t i = 0; cli_commands[i].name != NULL; i++) {
-        unsigned d = cli_distance(text, cli_commands[i].name);
+        const char *name = cli_commands[i].name;
+        char word[64]; /* a misspelt group is compared with groups, not with "group command" */
+        snprintf(word, sizeof word, "%.*s", whole ? (int)sizeof word : (int)strcspn(name, " "), name);
+        unsigned d = cli_distance(text, word);
         if (d < distance) {
             distance = d;
-            best = cli_commands[i].name;
+            memcpy(nearest, word, sizeof nearest);
+            best = nearest;
         }
     }
     struct kv_buf clean;

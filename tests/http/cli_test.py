@@ -442,6 +442,13 @@ class Completion(unittest.TestCase):
         done = subprocess.run(["groff", "-man", "-Tutf8", "-ww"], input=text, capture_output=True, text=True)
         self.assertEqual(done.stderr, "")
 
+    def test_a_misspelt_command_is_told_the_nearest_one(self):
+        for words, nearest in (("sesions ls", "sessions"), ("tenant", "tenants"), ("versin", "version"), ("sessions crete", "sessions create")):
+            answer = kvrun(*words.split())
+            self.assertEqual(2, answer.returncode, words)
+            self.assertIn(f"did you mean {nearest}?", answer.stderr)
+        self.assertNotIn("did you mean", kvrun("zzzzzz").stderr)
+
     def test_help_is_there_for_every_command(self):
         for line in kvrun("man").stdout.splitlines():
             if line.startswith('.SS "kvrun '):
