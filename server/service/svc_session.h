@@ -61,7 +61,7 @@ struct kv_session_patch {
     uint64_t ttl_seconds;  /* from now on; 0: no end */
     uint64_t idle_seconds; /* 0: never idle */
 };
-/* KV_E_CEILING: a lifetime can be shortened, and lengthened only as far as the policy allows. */
+/* KV_E_CEILING: a lifetime can only be shortened. */
 KV_RC kv_svc_session_update(struct kv_call *call, const struct kv_id *session, const struct kv_session_patch *patch,
                             struct kv_session_view *ret_session);
 /* Counts as a use. */

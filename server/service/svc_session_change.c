@@ -1,6 +1,6 @@
 /*
- * What a living session's owner may change: labels, lifetimes, that it was used, that it must stay. A lifetime gets
- * shorter; longer only where the policy says so. Must never give a pinned session a life past its whole lifetime.
+ * What a living session's owner may change: labels, lifetimes, that it was used, that it must stay. A lifetime
+ * only gets shorter. Must never give a pinned session a life past its whole lifetime.
  */
 #include "server/service/svc_session.h"
 
