@@ -18,6 +18,8 @@
 #include <string.h>
 #include <time.h>
 
+#define CLOCK_SKEW_US (60 * UINT64_C(1000000)) /* between a caller and this server */
+
 const char *svc_erase_claim(enum kv_erasure_state state)
 {
     static const char *const claims[] = {
@@ -339,6 +341,16 @@ static KV_RC request(struct request_tx *tx)
     return rc;
 }
 
+/* A time to come would mean every session there is: a slip of the pen must not erase a tenant. */
+static KV_RC check_idle(struct kv_call *call, const struct kv_erasure_new *in)
+{
+    uint64_t now = call->svc->env->realtime_us(call->svc->env->ctx);
+    return in->scope != KV_SCOPE_IDLE || in->idle_before_us <= now + CLOCK_SKEW_US
+               ? KV_OK
+               : kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/idle_before",
+                            "lies ahead, so it would mean every session; for that name tenant_id");
+}
+
 KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct kv_erasure_made *ret_made)
 {
     KV_TRY(svc_may_work(call->svc, &call->info));
@@ -346,6 +358,7 @@ KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct
     if (tx == NULL) {
         return KV_E_NO_MEMORY;
     }
+    KV_TRY(check_idle(call, in));
     struct kv_erasure_new found = *in;
     *ret_made = (struct kv_erasure_made){0};
     *tx = (struct request_tx){.call = call, .in = &found, .made = ret_made};

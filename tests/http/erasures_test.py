@@ -187,6 +187,8 @@ class Many(Base):
         self.assertEqual(answer.status, 200, answer)
         now = utc(seconds=-1)
         self.assertEqual(self.erase({"idle_before": utc(days=1)}).status, 404)
+        ahead = self.erase({"idle_before": utc(seconds=-90)})
+        self.assertEqual((ahead.status, ahead.pointer), (400, "/scope/idle_before"), ahead)
         self.group({"idle_before": now})
         self.assertEqual([self.state(s) for s in (idle, pinned)], [410, 200])
 
