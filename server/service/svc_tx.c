@@ -51,7 +51,11 @@ static KV_RC begin_once(struct kv_call *call, struct kv_errinfo *info)
     if (call->once == NULL) {
         return KV_OK;
     }
-    KV_TRY(kv_store_once_lock(call->pg, &call->once->key, call->once->fingerprint, info));
+    enum kv_err rc = kv_store_once_lock(call->pg, &call->once->key, call->once->fingerprint, info);
+    if (rc == KV_E_IDEMPOTENCY_IN_PROGRESS || rc == KV_E_IDEMPOTENCY_MISMATCH) {
+        svc_metrics_once(rc == KV_E_IDEMPOTENCY_MISMATCH ? SVC_ONCE_MISMATCH : SVC_ONCE_CONFLICT);
+    }
+    KV_TRY(rc);
     KV_TRY(find_kept(call, info));
     return call->once->replay ? kv_fail(info, KV_E_STALE, "this request was answered meanwhile") : KV_OK;
 }

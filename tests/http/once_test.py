@@ -2,6 +2,7 @@
 import collections
 import concurrent.futures
 import json
+import re
 import signal
 import uuid
 
@@ -133,7 +134,12 @@ class Once(rig.Suite):
         with concurrent.futures.ThreadPoolExecutor(count) as pool:
             return list(pool.map(send, range(count)))
 
+    def conflicts(self):
+        text = self.server.call("GET", "/metrics", admin=True).body.decode()
+        return int(re.search(r'^kvrun_idempotent_replays_total\{outcome="conflict"\} (\d+)', text, re.M).group(1))
+
     def test_of_64_at_once_one_has_an_effect(self):
+        before, told = self.conflicts(), 0
         for _ in range(3):
             name, key = self.name(), str(uuid.uuid4())
             answers = self.at_once(64, lambda _: self.make(name, key))
@@ -142,10 +148,12 @@ class Once(rig.Suite):
             self.assertEqual(len(first), 1)
             self.assertEqual(len({a.json()["id"] for a in made}), 1)
             rest = {a.code for a in answers if a.status != 201}
+            told += sum(a.status == 409 for a in answers)
             self.assertLessEqual(rest, {"idempotency_in_progress"}, collections.Counter(a.status for a in answers))
             self.assertEqual(self.count(name), 1)
             self.assertEqual(self.server.database(f"SELECT count(*) FROM idempotency WHERE key = '{key}'").strip(), "1")
             self.assertReplay(self.make(name, key), first[0])
+        self.assertEqual(self.conflicts() - before, told)
 
     def test_of_different_requests_at_once_one_wins_and_the_others_are_told(self):
         for _ in range(3):
