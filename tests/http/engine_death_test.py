@@ -16,7 +16,7 @@ sys.path.insert(0, sys.argv[1])
 import rig, engine
 class Server:
     call, patient = rig.Server.call, rig.Server.patient
-    port, admin_port = int(sys.argv[2]), 0
+    port, admin_port, proxy_port = int(sys.argv[2]), 0, None
 class Nothing:
     def check(self, *_): pass
 rig.contract = Nothing()
