@@ -31,9 +31,8 @@ static const struct {
      "Snapshots that contain the root of erasure, and backups its provider keeps for a time, can bring the root back."},
     {"L8", "The medium that held the root of erasure may keep remnants of it."},
     {"L9", "Times are readings of the server's clock; no independent party stamped or witnessed them."},
-    {"L10", "Somebody who guesses an external id or label can test the guess against old database backups until the "
-            "tenant's lookup "
-            "key is rotated, at most 24 hours later."},
+    {"L10", "Older backups of the database show the session's labels, and a guess of its external id can be tested "
+            "against them."},
 };
 
 const char *kv_limit_text(const char *code)

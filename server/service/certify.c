@@ -18,7 +18,7 @@
 #include <string.h>
 
 /* Limits that hold for one instance with a root in a file or in memory; their texts are in the certificate. */
-static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9"};
+static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9", "L10"};
 
 size_t kv_svc_erasure_limits(const char *const **ret_codes)
 {
