@@ -1,8 +1,8 @@
 /*
  * Metrics: counters, gauges and histograms, written without a lock, printed in the Prometheus text format 0.0.4 or as
- * OpenMetrics 1.0.0. Families and series are registered at start, so that each is there from second zero; where a
- * label has many values that may never come (a route, a transaction), the series is registered at its first use, from a
- * set that is fixed in the source. Never one from input: tenants have metric_top.h.
+ * OpenMetrics 1.0.0. Families and series are registered at start, so that each is there from second zero and the first
+ * increase of each is seen; only the series of a route, which are many and mostly never come, are registered at their
+ * first use, from a set that is fixed in the source. Never one from input: tenants have metric_top.h.
  *
  * Names: a counter ends with _total; a name that ends with a unit (_seconds, _bytes, _ratio) has that unit.
  * Thread: register any, not from a lane; change any; print any.

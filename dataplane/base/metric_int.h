@@ -8,7 +8,7 @@
 
 #include <stdatomic.h>
 
-#define KV_METRIC_SERIES_MAX 1024
+#define KV_METRIC_SERIES_MAX 2048
 #define KV_METRIC_FAMILIES_MAX 128
 #define KV_METRIC_BOUNDS_MAX 20
 #define KV_METRIC_LABELS_SIZE 160

@@ -175,7 +175,7 @@ static KV_RC issue(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(leaf_of(round, &job->tenant, SVC_REF_DESTROY, &job->id, &tx.destroy_index));
     KV_TRY(kv_store_batch_get(round->pg, &job->batch, &round->info, &tx.batch));
     KV_TRY(kv_id_new(round->svc->env, &tx.certificate));
-    return kv_pg_tx(round->pg, "certificate", certificate_tx, &tx, &round->info, NULL);
+    return kv_pg_tx(round->pg, KV_TX_CERTIFICATE, certificate_tx, &tx, &round->info, NULL);
 }
 
 /* --- the bundle -------------------------------------------------------------------------------------------------- */
@@ -233,7 +233,7 @@ static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
     if (rc == KV_OK) {
         tx.bundle = kv_buf_bytes(&parts->text);
         bool in_doubt = false;
-        rc = kv_pg_tx(round->pg, "bundle", bundle_tx, &tx, &round->info, &in_doubt);
+        rc = kv_pg_tx(round->pg, KV_TX_BUNDLE, bundle_tx, &tx, &round->info, &in_doubt);
         if (in_doubt) { /* the next round may not see this job any more: who waits for it has to look now and again */
             svc_erasure_publish(round->svc, job);
         }

@@ -78,7 +78,7 @@ static KV_RC fence_job(struct erase_round *round, struct kv_store_erasure *job)
     enum kv_err rc = collect_samples(round, job, &framed);
     if (rc == KV_OK) {
         struct job_tx tx = {.round = round, .job = job, .samples = kv_buf_bytes(&framed)};
-        rc = kv_pg_tx(round->pg, "erase-fenced", fenced_tx, &tx, &round->info, NULL);
+        rc = kv_pg_tx(round->pg, KV_TX_ERASE_FENCED, fenced_tx, &tx, &round->info, NULL);
     }
     kv_buf_done(&framed);
     return rc;

@@ -89,7 +89,7 @@ static KV_RC leave_out_damaged(struct erase_round *round, size_t *ret_fit)
         enum kv_err rc = KV_OK;
         if (job.state == KV_ERASURE_FENCED) {
             struct path_tx tx = {.round = round, .job = &round->jobs[i]};
-            rc = kv_pg_tx(round->pg, "erase-path", path_tx, &tx, &round->info, NULL);
+            rc = kv_pg_tx(round->pg, KV_TX_ERASE_PATH, path_tx, &tx, &round->info, NULL);
             fit += rc == KV_OK;
         }
         if (rc == KV_E_DB_UNAVAILABLE) {
@@ -125,7 +125,7 @@ KV_RC erase_stage(struct erase_round *round)
     enum kv_err rc = stage_root(round);
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
-    KV_TRY(kv_pg_tx(round->pg, "erase-staged", staged_tx, round, &round->info, NULL));
+    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_STAGED, staged_tx, round, &round->info, NULL));
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_FENCED) {
             round->jobs[i].batch = round->batch.id;
@@ -195,7 +195,7 @@ KV_RC erase_rekey(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id)) {
         return KV_OK; /* nothing was staged */
     }
-    KV_TRY(kv_pg_tx(round->pg, "erase-rekey", rekey_tx, round, &round->info, NULL));
+    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_REKEY, rekey_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_REKEYED;
     erase_all_moved(round, KV_ERASURE_STAGED, KV_ERASURE_REKEYED);
     ERASE_STEP_FAULT("erase/rekeyed");
@@ -255,7 +255,7 @@ KV_RC erase_destroy(struct erase_round *round)
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     ERASE_STEP_FAULT("erase/destroyed");
-    KV_TRY(kv_pg_tx(round->pg, "erase-destroyed", destroyed_tx, &tx, &round->info, NULL));
+    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_DESTROYED, destroyed_tx, &tx, &round->info, NULL));
     round->batch.state = KV_BATCH_DESTROYED;
     round->batch.has_receipt = true;
     round->batch.destroyed_us = tx.receipt.realtime_us;
@@ -300,7 +300,7 @@ KV_RC erase_purge(struct erase_round *round)
         KV_TRY(svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id,
                                   kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS));
     }
-    KV_TRY(kv_pg_tx(round->pg, "erase-purged", purged_tx, round, &round->info, NULL));
+    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_PURGED, purged_tx, round, &round->info, NULL));
     round->batch.state = KV_BATCH_PURGED;
     erase_all_moved(round, KV_ERASURE_DESTROYED, KV_ERASURE_PURGED);
     ERASE_STEP_FAULT("erase/purged");

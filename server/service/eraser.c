@@ -78,7 +78,7 @@ void svc_erasure_signal(struct kv_svc *svc)
 static KV_RC take_fence(struct erase_round *round)
 {
     struct kv_store_kroot kroot = {0};
-    KV_TRY(svc_root_take(round->svc, round->pg, "erase-take", &round->info, &kroot));
+    KV_TRY(svc_root_take(round->svc, round->pg, KV_TX_ERASE_TAKE, &round->info, &kroot));
     round->fence = kroot.fence;
     round->root_id = kroot.root_id;
     kv_store_kroot_done(&kroot);
@@ -116,7 +116,7 @@ static KV_RC abandon(struct erase_round *round)
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     struct abandon_tx tx = {.round = round};
-    KV_TRY(kv_pg_tx(round->pg, "erase-abandon", abandon_tx, &tx, &round->info, NULL));
+    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_ABANDON, abandon_tx, &tx, &round->info, NULL));
     round->batch = (struct kv_store_batch){0};
     return KV_OK;
 }

@@ -32,7 +32,7 @@ static KV_RC once_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 static KV_RC expire_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more)
 {
     struct once_tx tx = {.now_us = svc->env->realtime_us(svc->env->ctx)};
-    KV_TRY(kv_pg_tx(pg, "once-expire", once_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_ONCE_EXPIRE, once_tx, &tx, info, NULL));
     *ret_more = tx.count == ONCE_EXPIRE_MAX;
     return KV_OK;
 }

@@ -78,7 +78,7 @@ KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     KV_TRY(refuse_second(svc, pg, info));
     uint64_t sent = boottime(svc);
     struct lease_tx tx = {.svc = svc, .join = true};
-    KV_TRY(kv_pg_tx(pg, "lease-join", lease_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_LEASE_JOIN, lease_tx, &tx, info, NULL));
     svc->lease_row = tx.row;
     svc->change_seq = tx.change_seq;
     atomic_store(&svc->lease_turn_ns, kv_now_ns(svc->env));
@@ -118,7 +118,7 @@ static KV_RC renew_row(struct kv_svc *svc, unsigned *doubts, struct lease_tx *tx
     for (unsigned ahead = 0; rc == KV_E_STALE && !in_doubt && ahead <= *doubts; ahead++) {
         tx->seen = svc->lease_row;
         tx->seen.lease_ctr += ahead;
-        rc = kv_pg_tx(svc->lease.pg, "lease-renew", lease_tx, tx, info, &in_doubt);
+        rc = kv_pg_tx(svc->lease.pg, KV_TX_LEASE_RENEW, lease_tx, tx, info, &in_doubt);
     }
     if (rc == KV_OK) {
         *doubts = 0;
@@ -249,7 +249,7 @@ void svc_lease_leave(struct kv_svc *svc)
 {
     struct kv_errinfo info = {0};
     if (svc->lease.pg != NULL) {
-        KV_IGNORE(kv_pg_tx(svc->lease.pg, "lease-leave", leave_tx, svc, &info, NULL),
+        KV_IGNORE(kv_pg_tx(svc->lease.pg, KV_TX_LEASE_LEAVE, leave_tx, svc, &info, NULL),
                   "an unreachable database lets the lease run out");
         kv_pg_close(svc->lease.pg);
         svc->lease.pg = NULL;

@@ -74,7 +74,7 @@ static KV_RC begin(struct svc_operation_run *run)
     }
     run->row.state = KV_OPERATION_RUNNING;
     run->row.started_us = now_us(run->svc);
-    KV_TRY(kv_pg_tx(run->pg, "operation-begin", progress_tx, run, &run->info, NULL));
+    KV_TRY(kv_pg_tx(run->pg, KV_TX_OPERATION_BEGIN, progress_tx, run, &run->info, NULL));
     svc_operation_publish(run->svc, &run->row);
     return KV_OK;
 }
@@ -84,7 +84,7 @@ static KV_RC end(struct svc_operation_run *run, enum kv_operation_state state)
     run->row.state = state;
     run->row.ended_us = now_us(run->svc);
     run->row.expires_us = run->row.ended_us + (uint64_t)KV_MAX_OPERATION_DAYS * DAY_US;
-    KV_TRY(kv_pg_tx(run->pg, "operation-end", end_tx, run, &run->info, NULL));
+    KV_TRY(kv_pg_tx(run->pg, KV_TX_OPERATION_END, end_tx, run, &run->info, NULL));
     kv_log(state == KV_OPERATION_FAILED ? KV_LOG_WARN : KV_LOG_INFO, "operation", kv_operation_state_name(state),
            KV_FID("operation", "opr", &run->row.id), KV_FT("kind", run->row.kind));
     svc_operation_publish(run->svc, &run->row);
@@ -135,7 +135,7 @@ static KV_RC run_piece(struct svc_operation_run *run)
     if (rc == KV_OK && run->done) {
         return end(run, KV_OPERATION_SUCCEEDED);
     }
-    return kv_pg_tx(run->pg, "operation-progress", progress_tx, run, &run->info, NULL);
+    return kv_pg_tx(run->pg, KV_TX_OPERATION_PROGRESS, progress_tx, run, &run->info, NULL);
 }
 
 static void run_done(struct svc_operation_run *run)
@@ -223,7 +223,7 @@ static KV_RC expire_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 KV_RC svc_operations_expire(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more)
 {
     struct expire_tx tx = {.now_us = now_us(svc)};
-    KV_TRY(kv_pg_tx(pg, "operation-expire", expire_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_OPERATION_EXPIRE, expire_tx, &tx, info, NULL));
     *ret_more = tx.count == EXPIRE_MAX;
     return KV_OK;
 }

@@ -122,15 +122,15 @@ static KV_RC take_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return kv_store_kroot_take(pg, &tx->svc->instance, info, &tx->kroot);
 }
 
-KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, const char *tx_name, struct kv_errinfo *info,
+KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struct kv_errinfo *info,
                     struct kv_store_kroot *ret_kroot)
 {
     struct take_tx tx = {.svc = svc};
-    enum kv_err rc = kv_pg_tx(pg, tx_name, take_tx, &tx, info, NULL);
+    enum kv_err rc = kv_pg_tx(pg, what, take_tx, &tx, info, NULL);
     if (rc == KV_E_BUSY) { /* a dead client's backend may sit in its transaction on kroot */
         uint32_t ended = 0;
         KV_TRY(kv_store_kroot_evict(pg, info, &ended));
-        rc = kv_pg_tx(pg, tx_name, take_tx, &tx, info, NULL);
+        rc = kv_pg_tx(pg, what, take_tx, &tx, info, NULL);
     }
     if (rc != KV_OK) {
         kv_store_kroot_done(&tx.kroot);
@@ -195,7 +195,7 @@ static KV_RC make_first(struct kv_svc *svc, struct kv_pg *pg, struct first_tx *t
     KV_TRY(svc->roe->ops->create(svc->roe, &tx->root));
     KV_TRY(svc->roe->ops->wrap(svc->roe, &tx->root, secret, &tx->blob));
     KV_TRY(kv_ktree_set_root(svc->tree, &tx->root, secret));
-    KV_TRY(kv_pg_tx(pg, "first-root", first_tx, tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_FIRST_ROOT, first_tx, tx, info, NULL));
     return svc->roe->ops->commit(svc->roe, &tx->root, &none, &receipt);
 }
 
@@ -248,7 +248,7 @@ KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     KV_TRY(svc->roe->ops->list(svc->roe, &active, &staged));
     /* Taken, not only read: a process that was killed may have a commit under way, and what is staged is the root of
      * that commit. */
-    enum kv_err rc = svc_root_take(svc, pg, "root-take", info, &kroot);
+    enum kv_err rc = svc_root_take(svc, pg, KV_TX_ROOT_TAKE, info, &kroot);
     if (rc == KV_E_MISSING && kv_id_is_zero(&active)) {
         return first_root(svc, pg, &staged, info);
     }

@@ -107,7 +107,7 @@ static KV_RC ship_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinf
     if (tx.count == 0) {
         return KV_OK;
     }
-    KV_TRY(kv_pg_tx(pg, "ship-journal", ship_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_SHIP_JOURNAL, ship_tx, &tx, info, NULL));
     *ret_done += tx.count;
     return kv_journal_shipped(svc->journal, records[tx.count - 1].seq);
 }
@@ -268,7 +268,7 @@ static KV_RC sign_heads(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo 
     KV_TRY(kv_store_log_list_unsigned(pg, SIGN_MAX, info, logs, &count));
     for (size_t i = 0; i < count; i++) {
         struct sign_tx tx = {.svc = svc, .log = &logs[i]};
-        KV_TRY(kv_pg_tx(pg, "sign-head", sign_tx, &tx, info, NULL));
+        KV_TRY(kv_pg_tx(pg, KV_TX_SIGN_HEAD, sign_tx, &tx, info, NULL));
     }
     return KV_OK;
 }
@@ -277,7 +277,7 @@ static KV_RC sequence_locked(struct kv_svc *svc, struct kv_pg *pg, struct kv_err
 {
     KV_TRY(ship_journal(svc, pg, info, ret_done));
     struct integrate_tx tx = {.svc = svc};
-    KV_TRY(kv_pg_tx(pg, "integrate", integrate_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_INTEGRATE, integrate_tx, &tx, info, NULL));
     *ret_done += tx.done;
     svc_metrics_audit(tx.done, false, 0);
     KV_TRY(sign_heads(svc, pg, info));

@@ -286,7 +286,7 @@ static KV_RC check_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errin
     struct kv_journal_stats stats;
     struct shipped_tx tx = {.svc = svc};
     kv_journal_stats(svc->journal, &stats);
-    KV_TRY(kv_pg_tx(pg, "journal-check", shipped_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_JOURNAL_CHECK, shipped_tx, &tx, info, NULL));
     if (stats.last_seq >= tx.seq) {
         return KV_OK;
     }
@@ -300,7 +300,7 @@ static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_erri
     KV_TRY(kv_migrate(pg, svc->conf.migrate_auto ? KV_MIGRATE_AUTO : KV_MIGRATE_CHECK, info, NULL));
     atomic_store(&svc->migrated, true);
     struct cluster_tx tx = {.svc = svc};
-    KV_TRY(kv_pg_tx(pg, "cluster", cluster_tx, &tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_CLUSTER, cluster_tx, &tx, info, NULL));
     svc->cluster = tx.cluster;
     char text[KV_ID_TEXT_SIZE];
     kv_id_text("clu", &svc->cluster, text);
@@ -453,7 +453,7 @@ static void record_stop(struct kv_svc *svc)
 {
     struct kv_errinfo info = {0};
     if (svc->sequencer.started && svc->lease.pg != NULL && atomic_load(&svc->quarantine) == NULL) {
-        enum kv_err rc = kv_pg_tx(svc->lease.pg, "instance-stop", stop_tx, svc, &info, NULL);
+        enum kv_err rc = kv_pg_tx(svc->lease.pg, KV_TX_INSTANCE_STOP, stop_tx, svc, &info, NULL);
         if (rc != KV_OK) {
             kv_log(KV_LOG_WARN, "service", "stop-not-recorded", KV_FRC(rc), KV_FT("text", info.text));
         }

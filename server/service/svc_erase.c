@@ -203,7 +203,7 @@ static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 static KV_RC erase_one(struct request_tx *tx)
 {
-    enum kv_err rc = svc_tx(tx->call, "erase-request", one_tx, tx);
+    enum kv_err rc = svc_tx(tx->call, KV_TX_ERASE_REQUEST, one_tx, tx);
     svc_views_drop(tx->call->svc->views, &tx->in->session); /* whatever came of it: a lost answer may be a commit */
     KV_TRY(rc);
     if (tx->call->dry_run) {
@@ -246,7 +246,7 @@ static KV_RC erase_many(struct request_tx *tx)
     if (tx->in->scope == KV_SCOPE_TENANT && (tx->call->who.roles & KV_ROLE_TENANT_ADMIN) == 0) {
         return kv_fail(&tx->call->info, KV_E_FORBIDDEN, "all sessions of a tenant are erased with a tenant_admin key");
     }
-    KV_TRY(svc_tx(tx->call, "erase-group", many_tx, tx));
+    KV_TRY(svc_tx(tx->call, KV_TX_ERASE_GROUP, many_tx, tx));
     if (tx->call->dry_run) {
         return KV_OK;
     }

@@ -219,7 +219,7 @@ static KV_RC group_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 static KV_RC step_group(struct group_tx *tx, struct kv_pg *pg, struct kv_errinfo *info, bool *more)
 {
-    KV_TRY(kv_pg_tx(pg, "erase-group-step", group_tx, tx, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_ERASE_GROUP_STEP, group_tx, tx, info, NULL));
     if (KV_FAULT("erase/group-step")) {
         return KV_E_INTERNAL;
     }

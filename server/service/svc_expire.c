@@ -65,7 +65,7 @@ static KV_RC end_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_s
         return KV_E_NO_MEMORY;
     }
     *tx = (struct session_tx){.svc = svc, .overdue = overdue, .now_us = now_us};
-    enum kv_err rc = kv_pg_tx(pg, "expire-session", session_tx, tx, info, NULL);
+    enum kv_err rc = kv_pg_tx(pg, KV_TX_EXPIRE_SESSION, session_tx, tx, info, NULL);
     if (rc == KV_E_STALE || rc == KV_E_NOT_FOUND) {
         return KV_OK;
     }
@@ -126,7 +126,7 @@ static KV_RC end_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
         return KV_E_NO_MEMORY;
     }
     *tx = (struct tenant_tx){.svc = svc, .tenant = *tenant, .now_us = now_us};
-    enum kv_err rc = kv_pg_tx(pg, "expire-tenant", tenant_tx, tx, info, NULL);
+    enum kv_err rc = kv_pg_tx(pg, KV_TX_EXPIRE_TENANT, tenant_tx, tx, info, NULL);
     if (rc == KV_E_STALE) {
         return KV_OK;
     }

@@ -66,7 +66,7 @@ KV_RC svc_external_lookup(struct kv_call *call, const char *external_id, bool *r
     *tx = (struct lookup_tx){.call = call, .external_id = external_id};
     enum kv_err rc = KV_E_STALE;
     for (int tries = 0; rc == KV_E_STALE && tries < TRIES; tries++) { /* the root changed meanwhile */
-        rc = kv_pg_tx(call->pg, "external-lookup", lookup_tx, tx, &call->info, NULL);
+        rc = kv_pg_tx(call->pg, KV_TX_EXTERNAL_LOOKUP, lookup_tx, tx, &call->info, NULL);
     }
     KV_TRY(rc);
     *ret_known = tx->known;
@@ -235,7 +235,7 @@ KV_RC svc_external_open_all(struct kv_call *call, const struct kv_store_session 
     struct open_tx tx = {.svc = call->svc, .rows = rows, .views = views, .count = count, .sealer = sealer};
     enum kv_err rc = KV_E_STALE;
     for (int tries = 0; rc == KV_E_STALE && tries < TRIES; tries++) {
-        rc = kv_pg_tx(call->pg, "external-open", open_tx, &tx, &call->info, NULL);
+        rc = kv_pg_tx(call->pg, KV_TX_EXTERNAL_OPEN, open_tx, &tx, &call->info, NULL);
     }
     return rc;
 }

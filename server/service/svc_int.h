@@ -165,7 +165,7 @@ void svc_changed(struct kv_svc *svc);
  * answer that call->render makes. With call->dry_run all of it is rolled back; KV_OK still says that it would have
  * succeeded, and the caller leaves out what comes after a commit. KV_E_STALE with call->once->replay: another request
  * with this key ended meanwhile and its answer is there. */
-KV_RC svc_tx(struct kv_call *call, const char *name, kv_pg_tx_fn fn, void *ctx);
+KV_RC svc_tx(struct kv_call *call, enum kv_tx what, kv_pg_tx_fn fn, void *ctx);
 /* In a transaction, on the row that was just locked or read: does its revision satisfy If-Match? */
 KV_RC svc_match(const struct kv_call *call, uint64_t rev, struct kv_errinfo *info);
 /* The role that the caller acts in, for audit entries. */
@@ -175,7 +175,7 @@ const char *svc_role_name(unsigned roles);
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
 /* Makes this process the one that may change the root: waits for a change that is under way, and none that began
  * before can commit after it. Release with kv_store_kroot_done. */
-KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, const char *tx_name, struct kv_errinfo *info,
+KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struct kv_errinfo *info,
                     struct kv_store_kroot *ret_kroot);
 /* The database's root is one that the provider has; else quarantine and KV_E_ROLLBACK_DETECTED. Thread: eraser, which
  * alone changes either. */

@@ -218,7 +218,7 @@ static KV_RC create(struct create_tx *tx, const struct kv_key_new *in)
     KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
     KV_TRY(svc_key_draw_kid(call->svc->env, tx->row.kid));
     KV_TRY(svc_key_draw_secret(call->svc->env, tx->row.kid, tx->row.secret_sha256, tx->text));
-    return svc_tx(call, "key-create", create_tx, tx);
+    return svc_tx(call, KV_TX_KEY_CREATE, create_tx, tx);
 }
 
 KV_RC kv_svc_key_create(struct kv_call *call, const struct kv_id *tenant, const struct kv_key_new *in,
@@ -326,12 +326,12 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-static KV_RC change(struct change_tx *tx, const char *name)
+static KV_RC change(struct change_tx *tx, enum kv_tx what)
 {
     struct kv_call *call = tx->call;
     KV_TRY(svc_may_work(call->svc, &call->info));
     tx->now_us = now_us(call);
-    KV_TRY(svc_tx(call, name, change_tx, tx));
+    KV_TRY(svc_tx(call, what, change_tx, tx));
     if (!call->dry_run && !tx->same) {
         svc_key_forget(call->svc, tx->row.kid);
         tell(call->svc, tx->view, tx->row.revoked_us != 0 ? "revoked" : tx->text[0] != '\0' ? "rotated" : "changed");
@@ -375,7 +375,7 @@ KV_RC kv_svc_key_update(struct kv_call *call, const struct kv_id *tenant, const 
                            .op = KV_AUDIT_KEY_UPDATE,
                            .patch = patch,
                            .view = ret_key};
-    return change(&tx, "key-update");
+    return change(&tx, KV_TX_KEY_UPDATE);
 }
 
 /* Without any operator key nobody could make the next one but a restart. */
@@ -413,7 +413,7 @@ KV_RC kv_svc_key_revoke(struct kv_call *call, const struct kv_id *tenant, const 
                            .change = apply_revoke,
                            .op = KV_AUDIT_KEY_REVOKE,
                            .view = ret_key};
-    return change(&tx, "key-revoke");
+    return change(&tx, KV_TX_KEY_REVOKE);
 }
 
 static KV_RC apply_rotation(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
@@ -449,7 +449,7 @@ KV_RC kv_svc_key_rotate(struct kv_call *call, const struct kv_id *tenant, const 
                            .op = KV_AUDIT_KEY_ROTATE,
                            .rotation = rotation,
                            .view = ret_key};
-    enum kv_err rc = change(&tx, "key-rotate");
+    enum kv_err rc = change(&tx, KV_TX_KEY_ROTATE);
     kv_wipe(&tx, sizeof tx);
     if (rc != KV_OK) {
         kv_wipe(ret_key, sizeof *ret_key);

@@ -6,6 +6,7 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/metric.h"
 #include "dataplane/base/metric_top.h"
+#include "policies/policy.h"
 #include "server/store/store_census.h"
 
 #include <stdio.h>
@@ -21,6 +22,7 @@ static const char *const auth_failures[SVC_AUTH_FAILURES] = {
     [SVC_AUTH_MISSING] = "missing", [SVC_AUTH_MALFORMED] = "malformed", [SVC_AUTH_UNKNOWN] = "unknown",
     [SVC_AUTH_REVOKED] = "revoked", [SVC_AUTH_EXPIRED] = "expired",     [SVC_AUTH_ADDRESS] = "address",
     [SVC_AUTH_ROLE] = "role"};
+static const char *const engine_kinds[] = {"other", "vllm", "sglang", "llamacpp"};
 static const char *const once_outcomes[SVC_ONCE_OUTCOMES] = {"replay", "conflict", "mismatch"};
 
 /* Stages of an erasure: from the state before to the state that ends it. */
@@ -62,10 +64,10 @@ static const struct kv_top_column tenant_columns[SVC_TENANT_COLUMNS] = {
 
 static struct {
     struct kv_metric *certified, *ends[COUNT_OF(erasure_ends)], *certificates;
-    struct kv_metric *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
+    struct kv_metric *stages[STAGES], *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
     struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
-    struct kv_metric *lease, *bugs, *peers, *engines, *pools, *open_sessions;
+    struct kv_metric *lease, *bugs, *peers, *engines, *pools, *expiries[COUNT_OF(engine_kinds)], *open_sessions;
     struct kv_metric *auth[SVC_AUTH_FAILURES], *once[SVC_ONCE_OUTCOMES];
     struct kv_metric *lookups, *lookup_tokens, *hit_tokens[2], *saved_tokens;
     uint64_t records_seen, refused_seen; /* under the registry's print lock */
@@ -135,7 +137,9 @@ static void register_erasures(void)
         snprintf(labels, sizeof labels, "scope=\"session\",outcome=\"%s\"", erasure_ends[i]);
         metrics.ends[i] = kv_metric_counter("kvrun_erasures_total", help, labels);
     }
-    stage_series(STAGE_TOTAL); /* the others come with the first certificate */
+    for (unsigned i = 0; i < STAGES; i++) {
+        metrics.stages[i] = stage_series(i);
+    }
     for (unsigned i = 0; i < KV_CENSUS_ERASURE_STATES; i++) {
         metrics.open[i] = gauge_of("kvrun_erasures_open", "Erasures of this cluster on their way, counted now and then",
                                    "state", kv_census_erasure_states[i]);
@@ -164,7 +168,10 @@ static void register_population(void)
         gauge_of("kvrun_api_keys_expiring", "API keys in use that end within the window", "window", "7d");
     metrics.engines = kv_metric_gauge("kvrun_engines", "Engines registered at this instance", NULL);
     metrics.pools = kv_metric_gauge("kvrun_pools", "Pools of pages registered at this instance", NULL);
-    kv_metric_counter("kvrun_engine_lease_expiries_total", "Engines that stopped sending heartbeats", "kind=\"other\"");
+    for (unsigned i = 0; i < COUNT_OF(engine_kinds); i++) {
+        metrics.expiries[i] = counter_of("kvrun_engine_lease_expiries_total", "Engines that stopped sending heartbeats",
+                                         "kind", engine_kinds[i]);
+    }
 }
 
 static void register_audit(void)
@@ -216,6 +223,17 @@ static struct kv_metric *decisions(const char *action, bool allowed, const char 
     return kv_metric_counter("kvrun_policy_decisions_total", "What policies said to what was asked", labels);
 }
 
+static void register_decisions(void)
+{
+    for (unsigned action = 0; action < KV_POLICY_ACTIONS; action++) {
+        const char *name = kv_policy_action_name((enum kv_policy_action)action);
+        decisions(name, true, "");
+        for (unsigned reason = 0; reason < KV_POLICY_REASONS; reason++) {
+            decisions(name, false, kv_policy_reason_name(1u << reason));
+        }
+    }
+}
+
 static void register_all(void)
 {
     const char *contained = "Contained mistakes since the start, by whose they are";
@@ -226,7 +244,7 @@ static void register_all(void)
     register_audit();
     register_access();
     register_lookups();
-    decisions("offload", true, "");
+    register_decisions();
     metrics.lease = kv_metric_gauge("kvrun_lease_valid", "1 while this instance may use keys", NULL);
     metrics.bugs = gauge_of("kvrun_should_never_happen", contained, "whose", "ours");
     metrics.peers = gauge_of("kvrun_should_never_happen", contained, "whose", "peers");
@@ -270,7 +288,7 @@ void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *jo
         uint64_t from = job->at_us[stages[i].from];
         uint64_t to = stages[i].to == KV_ERASURE_CERTIFIED ? now_us : job->at_us[stages[i].to];
         if (from != 0 && to >= from) { /* clocks of several instances may differ */
-            kv_metric_observe(stage_series(i), (double)(to - from) / 1e6);
+            kv_metric_observe(metrics.stages[i], (double)(to - from) / 1e6);
         }
     }
 }
@@ -336,13 +354,11 @@ void svc_metrics_transfer(struct kv_svc *svc, const struct kv_id *tenant, uint64
 
 void svc_metrics_engine_lost(const char *kind)
 {
-    static const char *const kinds[] = {"vllm", "sglang", "llamacpp"};
-    const char *known = "other"; /* the word comes from the engine */
-    for (unsigned i = 0; i < COUNT_OF(kinds); i++) {
-        known = strcmp(kind, kinds[i]) == 0 ? kinds[i] : known;
+    unsigned known = 0; /* the word comes from the engine */
+    for (unsigned i = 1; i < COUNT_OF(engine_kinds); i++) {
+        known = strcmp(kind, engine_kinds[i]) == 0 ? i : known;
     }
-    kv_metric_add(
-        counter_of("kvrun_engine_lease_expiries_total", "Engines that stopped sending heartbeats", "kind", known), 1);
+    kv_metric_add(metrics.expiries[known], 1);
 }
 
 void svc_metrics_audit(uint64_t entries, bool signed_head, uint64_t now_us)

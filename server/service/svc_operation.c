@@ -56,7 +56,7 @@ static KV_RC start(struct kv_call *call, const char *kind, const char *params, s
     snprintf(view->row.params, sizeof view->row.params, "%s", params);
     KV_TRY(kv_id_new(call->svc->env, &view->row.id));
     struct start_tx tx = {.call = call, .view = view};
-    KV_TRY(svc_tx(call, "operation-start", start_tx, &tx));
+    KV_TRY(svc_tx(call, KV_TX_OPERATION_START, start_tx, &tx));
     if (!call->dry_run) {
         svc_operation_publish(call->svc, &view->row);
         svc_operations_signal(call->svc);
@@ -180,7 +180,7 @@ static KV_RC cancel_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 KV_RC kv_svc_operation_cancel(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation)
 {
     struct cancel_tx tx = {.call = call, .view = ret_operation, .id = *id};
-    KV_TRY(svc_tx(call, "operation-cancel", cancel_tx, &tx));
+    KV_TRY(svc_tx(call, KV_TX_OPERATION_CANCEL, cancel_tx, &tx));
     if (!call->dry_run) {
         svc_operations_signal(call->svc);
     }

@@ -277,7 +277,7 @@ KV_RC kv_svc_policy_put(struct kv_call *call, const struct kv_id *tenant, struct
     tx->tenant = *tenant;
     tx->text = text;
     tx->view = ret_policy;
-    KV_TRY(svc_tx(call, "policy-put", put_tx, tx));
+    KV_TRY(svc_tx(call, KV_TX_POLICY_PUT, put_tx, tx));
     if (call->dry_run || !tx->changed) {
         return KV_OK;
     }

@@ -154,7 +154,7 @@ static KV_RC open_keys_now(struct kv_call *call, const struct kv_store_session *
     struct kv_secret *scope = NULL;
     enum kv_err rc = KV_E_STALE;
     for (int tries = 0; rc == KV_E_STALE && tries < OPEN_TRIES; tries++) { /* the root changed meanwhile */
-        rc = kv_pg_tx(call->pg, "open-session", open_tx, &tx, &call->info, NULL);
+        rc = kv_pg_tx(call->pg, KV_TX_OPEN_SESSION, open_tx, &tx, &call->info, NULL);
     }
     if (rc == KV_OK) {
         rc = kv_scope_secret(tx.slot, &row->tenant, &row->id, &scope);

@@ -51,7 +51,7 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-static KV_RC change(const struct change_tx *wanted, const char *name)
+static KV_RC change(const struct change_tx *wanted, enum kv_tx what)
 {
     struct kv_call *call = wanted->call;
     KV_TRY(svc_may_work(call->svc, &call->info));
@@ -61,7 +61,7 @@ static KV_RC change(const struct change_tx *wanted, const char *name)
     }
     *tx = *wanted;
     tx->now_us = call->svc->env->realtime_us(call->svc->env->ctx);
-    enum kv_err rc = svc_tx(call, name, change_tx, tx);
+    enum kv_err rc = svc_tx(call, what, change_tx, tx);
     svc_views_drop(call->svc->views, &wanted->session); /* whatever came of it: a lost answer may be a commit */
     return rc;
 }
@@ -136,7 +136,7 @@ KV_RC kv_svc_session_update(struct kv_call *call, const struct kv_id *session, c
                            .op = KV_AUDIT_SESSION_UPDATE,
                            .patch = patch,
                            .view = ret_session};
-    return change(&tx, "session-update");
+    return change(&tx, KV_TX_SESSION_UPDATE);
 }
 
 /* --- use and pins ------------------------------------------------------------------------------------------------ */
@@ -152,7 +152,7 @@ static KV_RC apply_touch(struct change_tx *tx, struct kv_errinfo *info)
 KV_RC kv_svc_session_touch(struct kv_call *call, const struct kv_id *session, struct kv_session_view *ret_session)
 {
     struct change_tx tx = {.call = call, .session = *session, .change = apply_touch, .view = ret_session};
-    return change(&tx, "session-touch");
+    return change(&tx, KV_TX_SESSION_TOUCH);
 }
 
 static KV_RC apply_pin(struct change_tx *tx, struct kv_errinfo *info)
@@ -180,5 +180,5 @@ KV_RC kv_svc_session_pin(struct kv_call *call, const struct kv_id *session, uint
                            .op = until_us == 0 ? KV_AUDIT_SESSION_UNPIN : KV_AUDIT_SESSION_PIN,
                            .until_us = until_us,
                            .view = ret_session};
-    return change(&tx, "session-pin");
+    return change(&tx, KV_TX_SESSION_PIN);
 }

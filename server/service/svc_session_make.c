@@ -238,7 +238,7 @@ KV_RC kv_svc_session_create(struct kv_call *call, const struct kv_session_new *i
     KV_TRY(fill_fresh(call, in, &tx->fresh));
     enum kv_err rc = KV_E_STALE;
     for (int tries = 0; root_changed(call, rc) && tries < CREATE_TRIES; tries++) {
-        rc = svc_tx(call, "session-create", make_tx, tx);
+        rc = svc_tx(call, KV_TX_SESSION_CREATE, make_tx, tx);
     }
     if (rc == KV_OK) {
         after_commit(call, tx);

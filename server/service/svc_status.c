@@ -178,7 +178,7 @@ KV_RC kv_svc_tier_update(struct kv_call *call, enum kv_tier_id id, bool draining
     struct tier_tx tx = {.call = call, .draining = draining, .view = ret_tier};
     ret_tier->id = id;
     KV_TRY(svc_may_work(svc, &call->info));
-    KV_TRY(svc_tx(call, "tier-update", tier_tx, &tx));
+    KV_TRY(svc_tx(call, KV_TX_TIER_UPDATE, tier_tx, &tx));
     if (call->dry_run) {
         return KV_OK;
     }
@@ -222,7 +222,7 @@ KV_RC kv_svc_log_level(struct kv_call *call, const char *module, enum kv_log_lev
                        KV_LOG_OVERRIDES);
     }
     KV_TRY(svc_may_work(call->svc, &call->info));
-    KV_TRY(svc_tx(call, "log-level", level_tx, call));
+    KV_TRY(svc_tx(call, KV_TX_LOG_LEVEL, level_tx, call));
     KV_IGNORE(kv_log_override(module, level, seconds), "there was room a moment ago; if not, the level just stays");
     svc_publish(
         call->svc,

@@ -113,7 +113,7 @@ KV_RC kv_svc_tenant_create(struct kv_call *call, const struct kv_tenant_new *in,
     KV_TRY(kv_labels_merge(&tx->row.labels, &in->labels));
     tx->row.rev = 1;
     tx->row.created_us = now_us(call);
-    KV_TRY(svc_tx(call, "tenant-create", create_tx, tx));
+    KV_TRY(svc_tx(call, KV_TX_TENANT_CREATE, create_tx, tx));
     if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
     }
@@ -212,7 +212,7 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-static KV_RC change(const struct change_tx *wanted, const char *name)
+static KV_RC change(const struct change_tx *wanted, enum kv_tx what)
 {
     struct kv_call *call = wanted->call;
     KV_TRY(svc_may_work(call->svc, &call->info));
@@ -221,7 +221,7 @@ static KV_RC change(const struct change_tx *wanted, const char *name)
         return KV_E_NO_MEMORY;
     }
     *tx = *wanted;
-    KV_TRY(svc_tx(call, name, change_tx, tx));
+    KV_TRY(svc_tx(call, what, change_tx, tx));
     if (!call->dry_run) {
         svc_changed(call->svc);
     }
@@ -259,7 +259,7 @@ KV_RC kv_svc_tenant_update(struct kv_call *call, const struct kv_id *tenant, con
                            .patch = patch,
                            .now_us = now_us(call),
                            .view = ret_tenant};
-    return change(&tx, "tenant-update");
+    return change(&tx, KV_TX_TENANT_UPDATE);
 }
 
 /* --- suspending -------------------------------------------------------------------------------------------------- */
@@ -317,7 +317,7 @@ KV_RC kv_svc_tenant_suspend(struct kv_call *call, const struct kv_id *tenant, co
     if (reason != NULL) {
         KV_TRY(hash_reason(&tx, reason));
     }
-    KV_TRY(change(&tx, "tenant-suspend"));
+    KV_TRY(change(&tx, KV_TX_TENANT_SUSPEND));
     if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
     }
@@ -333,7 +333,7 @@ KV_RC kv_svc_tenant_resume(struct kv_call *call, const struct kv_id *tenant, str
                            .op = KV_AUDIT_TENANT_RESUME,
                            .now_us = now_us(call),
                            .view = ret_tenant};
-    KV_TRY(change(&tx, "tenant-resume"));
+    KV_TRY(change(&tx, KV_TX_TENANT_RESUME));
     if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
     }
@@ -382,7 +382,7 @@ KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, boo
                            .now = now,
                            .now_us = now_us(call),
                            .view = ret_tenant};
-    KV_TRY(change(&tx, "tenant-delete"));
+    KV_TRY(change(&tx, KV_TX_TENANT_DELETE));
     if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
         svc_janitor_signal(call->svc);
@@ -399,7 +399,7 @@ KV_RC kv_svc_tenant_restore(struct kv_call *call, const struct kv_id *tenant, st
                            .op = KV_AUDIT_TENANT_RESTORE,
                            .now_us = now_us(call),
                            .view = ret_tenant};
-    KV_TRY(change(&tx, "tenant-restore"));
+    KV_TRY(change(&tx, KV_TX_TENANT_RESTORE));
     if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
     }

@@ -98,10 +98,10 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return call->once == NULL ? KV_OK : keep_answer(call, &answer, info);
 }
 
-KV_RC svc_tx(struct kv_call *call, const char *name, kv_pg_tx_fn fn, void *ctx)
+KV_RC svc_tx(struct kv_call *call, enum kv_tx what, kv_pg_tx_fn fn, void *ctx)
 {
     struct change change = {.call = call, .fn = fn, .ctx = ctx};
-    enum kv_err rc = kv_pg_tx(call->pg, name, change_tx, &change, &call->info, NULL);
+    enum kv_err rc = kv_pg_tx(call->pg, what, change_tx, &change, &call->info, NULL);
     return rc == KV_E_STALE && change.would ? KV_OK : rc;
 }
 

@@ -118,7 +118,7 @@ KV_RC svc_use_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info
     if (uses->session_count + uses->key_count == 0) {
         return KV_OK;
     }
-    KV_TRY(kv_pg_tx(pg, "uses", use_tx, uses, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_USES, use_tx, uses, info, NULL));
     mark(svc, uses);
     *ret_more = uses->session_count == KV_STORE_USES_MAX || uses->key_count == KV_STORE_USES_MAX;
     return KV_OK;

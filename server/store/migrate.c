@@ -174,7 +174,7 @@ KV_RC kv_migrate_list(struct kv_pg *pg, enum kv_migrate_mode mode, const struct 
         KV_ASSERT(list[i].version == i + 1);
     }
     struct job job = {.mode = mode, .list = list, .count = count};
-    KV_TRY(kv_pg_tx(pg, "migrate", run_job, &job, info, NULL));
+    KV_TRY(kv_pg_tx(pg, KV_TX_MIGRATE, run_job, &job, info, NULL));
     if (job.applied > 0) {
         kv_log(KV_LOG_INFO, "store", "schema_migrated", KV_FU("version", count), KV_FU("applied", job.applied));
     }

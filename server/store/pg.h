@@ -40,6 +40,15 @@ bool kv_pg_connected(const struct kv_pg *pg);
 /* Something between here and PostgreSQL hands the server to other clients, too, as far as is known. */
 bool kv_pg_pooled(const struct kv_pg *pg);
 
+/* Which transaction it is (tx.def): for logs, metrics and fault points. */
+enum kv_tx {
+#define KV_TX(name, text) KV_TX_##name,
+#include "server/store/tx.def"
+#undef KV_TX
+    KV_TXS
+};
+const char *kv_tx_name(enum kv_tx what); /* "lease-renew" */
+
 /* What runs inside a transaction. May be called several times: it starts from the database's state each time and puts
  * nothing outside of it that a second run would not overwrite. An error other than KV_OK rolls back. */
 typedef KV_RC (*kv_pg_tx_fn)(struct kv_pg *pg, void *ctx, struct kv_errinfo *info);
@@ -48,14 +57,14 @@ typedef KV_RC (*kv_pg_tx_fn)(struct kv_pg *pg, void *ctx, struct kv_errinfo *inf
  * PostgreSQL asks for it (serialization failure, deadlock); then KV_E_BUSY. Whatever else `fn` returns is returned
  * after a rollback. KV_E_DB_UNAVAILABLE: the connection was lost. *ret_in_doubt (may be NULL; always set) is true when
  * that happened to COMMIT, so that the transaction may or may not have happened; everything else that is not KV_OK has
- * left nothing behind. `name` is a fixed word for logs and for the fault points store/tx/commit (before) and
- * store/tx/committed (after). No transaction inside a transaction: KV_E_INTERNAL. */
+ * left nothing behind. `what` names its series, its lines in the log and its fault points, store/<name>/commit (before)
+ * and store/<name>/committed (after). No transaction inside a transaction: KV_E_INTERNAL. */
 #define KV_PG_TRIES 5
-KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
+KV_RC kv_pg_tx(struct kv_pg *pg, enum kv_tx what, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
                bool *ret_in_doubt);
 bool kv_pg_in_tx(const struct kv_pg *pg);
 
-/* Puts the metric families of the database there, all zero. */
+/* Puts the metric families of the database there, complete and all zero. */
 void kv_pg_metrics_init(void);
 
 struct kv_pg_stats {

@@ -211,7 +211,7 @@ KV_RC kv_pg_unavailable(struct kv_errinfo *info);
 /* pg_metrics.c */
 void kv_pg_count_state(struct kv_pg *pg, enum kv_pg_counted state);
 void kv_pg_count_loss(const char *why);
-void kv_pg_count_tx(const char *name, enum kv_pg_outcome outcome, uint64_t n);
+void kv_pg_count_tx(enum kv_tx what, enum kv_pg_outcome outcome, uint64_t n);
 void kv_pg_time_tx(uint64_t took_ns);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * What connections and transactions count. Names of transactions are fixed words of the source; a series comes with the
- * first of its kind. Must never have a label from SQL, a value or an error text.
+ * What connections and transactions count. Names of transactions are the rows of tx.def. Must never have a label from
+ * SQL, a value or an error text.
  */
 #include "dataplane/base/metric.h"
 #include "server/store/pg_int.h"
@@ -29,6 +29,14 @@ static struct kv_metric *reconnects_for(const char *reason)
                              labels);
 }
 
+static struct kv_metric *transactions(enum kv_tx what, enum kv_pg_outcome outcome)
+{
+    char labels[96];
+    snprintf(labels, sizeof labels, "name=\"%s\",outcome=\"%s\"", kv_tx_name(what), outcomes[outcome]);
+    return kv_metric_counter("kvrun_db_transactions_total", "Transactions, and tries that PostgreSQL asked for",
+                             labels);
+}
+
 static struct kv_metric *duration(void)
 {
     static const double bounds[] = {.001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10};
@@ -44,8 +52,10 @@ void kv_pg_metrics_init(void)
     for (size_t i = 0; i < sizeof reasons / sizeof reasons[0]; i++) {
         reconnects_for(reasons[i]);
     }
-    for (int i = 0; i < KV_PG_OUTCOMES; i++) {
-        kv_pg_count_tx("lease-renew", (enum kv_pg_outcome)i, 0);
+    for (int what = 0; what < KV_TXS; what++) {
+        for (int outcome = 0; outcome < KV_PG_OUTCOMES; outcome++) {
+            transactions((enum kv_tx)what, (enum kv_pg_outcome)outcome);
+        }
     }
     duration();
 }
@@ -73,13 +83,9 @@ void kv_pg_count_loss(const char *why)
     kv_metric_add(reconnects_for(reason), 1);
 }
 
-void kv_pg_count_tx(const char *name, enum kv_pg_outcome outcome, uint64_t n)
+void kv_pg_count_tx(enum kv_tx what, enum kv_pg_outcome outcome, uint64_t n)
 {
-    char labels[96];
-    snprintf(labels, sizeof labels, "name=\"%s\",outcome=\"%s\"", name, outcomes[outcome]);
-    kv_metric_add(
-        kv_metric_counter("kvrun_db_transactions_total", "Transactions, and tries that PostgreSQL asked for", labels),
-        n);
+    kv_metric_add(transactions(what, outcome), n);
 }
 
 void kv_pg_time_tx(uint64_t took_ns)

@@ -11,6 +11,17 @@
 #include <string.h>
 #include <time.h>
 
+const char *kv_tx_name(enum kv_tx what)
+{
+    static const char *const names[KV_TXS] = {
+#define KV_TX(name, text) [KV_TX_##name] = (text),
+#include "server/store/tx.def"
+#undef KV_TX
+    };
+    KV_ASSERT((unsigned)what < KV_TXS);
+    return names[what];
+}
+
 /* store/<name>/<step>: a name a transaction, so that a crash test can stop exactly one. */
 static bool fault_at(const char *name, const char *step)
 {
@@ -130,17 +141,18 @@ static void pause_before(struct kv_pg *pg, unsigned tries)
 }
 
 /* An answer such as "no such row" rolls back and is no error of the database. */
-static void count(struct kv_pg *pg, const char *name, enum kv_err rc, uint64_t begun_ns)
+static void count(struct kv_pg *pg, enum kv_tx what, enum kv_err rc, uint64_t begun_ns)
 {
     enum kv_err_class class = kv_err_class_of(rc);
     bool error = class == KV_CLASS_UNAVAILABLE || class == KV_CLASS_INTERNAL || class == KV_CLASS_INTEGRITY;
-    kv_pg_count_tx(name, rc == KV_OK ? KV_PG_COMMIT : error ? KV_PG_ERROR : KV_PG_CONFLICT, 1);
+    kv_pg_count_tx(what, rc == KV_OK ? KV_PG_COMMIT : error ? KV_PG_ERROR : KV_PG_CONFLICT, 1);
     kv_pg_time_tx(kv_now_ns(&pg->env) - begun_ns);
 }
 
-KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
+KV_RC kv_pg_tx(struct kv_pg *pg, enum kv_tx what, kv_pg_tx_fn fn, void *ctx, struct kv_errinfo *info,
                bool *ret_in_doubt)
 {
+    const char *name = kv_tx_name(what);
     bool in_doubt = false;
     if (ret_in_doubt != NULL) {
         *ret_in_doubt = false;
@@ -157,11 +169,11 @@ KV_RC kv_pg_tx(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *ctx, st
         }
         if (tries < KV_PG_TRIES) {
             pg->stats.retries++;
-            kv_pg_count_tx(name, KV_PG_RETRY, 1);
+            kv_pg_count_tx(what, KV_PG_RETRY, 1);
             pause_before(pg, tries);
         }
     }
-    count(pg, name, rc, begun);
+    count(pg, what, rc, begun);
     if (ret_in_doubt != NULL) {
         *ret_in_doubt = in_doubt;
     }

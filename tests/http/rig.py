@@ -20,10 +20,15 @@ import time
 import unittest
 
 from contract import Contract
+from exposition import Exposition
 
 SKIP = 77
 options = None
 contract = None
+
+# Series of these families may come and go: one a route that was used, one a tenant that is large. All others are there
+# from second zero, so that the first increase of each is seen.
+MAY_COME = ("kvrun_http_requests_total{", "kvrun_http_request_", "kvrun_http_response_bytes_total{", "kvrun_tenant_")
 
 
 class Answer:
@@ -215,6 +220,12 @@ class Server:
                 answer += chunk
         return answer
 
+    def fixed_series(self):
+        """The series that do not depend on what is asked for."""
+        answer = self.call("GET", "/metrics", self.operator, admin=True)
+        assert answer.status == 200, answer
+        return {series for series in Exposition(answer.body.decode()).samples if not series.startswith(MAY_COME)}
+
     # --- what most suites need
 
     def patient(self, *request, **how):
@@ -255,24 +266,28 @@ class Server:
 
 
 class Suite(unittest.TestCase):
-    """`server` is there for the whole class; it must still live, and end well, when the class is done."""
+    """`server` is there for the whole class; it must still live, and end well, when the class is done, and have counted
+    all of it in the series that it began with."""
 
     server_options = ()
     environment = None
-    server = None
+    server = first_series = None
 
     @classmethod
     def setUpClass(cls):
         cls.server = Server(*cls.server_options, environment=cls.environment)
+        cls.first_series = cls.server.fixed_series()
 
     @classmethod
     def tearDownClass(cls):
         lived = cls.server.alive()
+        changed = cls.server.fixed_series() ^ cls.first_series if lived and cls.first_series else ()
         code = cls.server.stop()
         tail = "".join(cls.server.log[-10:])
         cls.server.remove()
         assert lived, "the server died:\n" + tail
         assert code == 0, f"the server ended with {code}:\n" + tail
+        assert not changed, f"series that came or went: {sorted(changed)}"
 
 
 def postgres_is_here():

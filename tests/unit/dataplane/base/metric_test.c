@@ -50,15 +50,15 @@ static void fill(int count)
     }
 }
 
-Test(metric, registry_holds_1024_series)
+Test(metric, registry_holds_2048_series)
 {
-    fill(1024);
-    fill(1024); /* the same again */
+    fill(2048);
+    fill(2048); /* the same again */
 }
 
 Test(metric, one_series_more_stops, .signal = SIGABRT)
 {
-    fill(1025);
+    fill(2049);
 }
 
 static void fill_families(int count)

@@ -48,7 +48,7 @@ static enum kv_err batch_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info
 static enum kv_err add(unsigned log, unsigned count, bool fail)
 {
     struct batch batch = {.log = log, .count = count, .first = (unsigned)counts[log], .fail = fail};
-    enum kv_err rc = kv_pg_tx(rig.call.pg, "test-entries", batch_tx, &batch, &rig.info, NULL);
+    enum kv_err rc = kv_pg_tx(rig.call.pg, KV_TX_USES, batch_tx, &batch, &rig.info, NULL);
     counts[log] += rc == KV_OK ? count : 0;
     return rc;
 }

@@ -134,11 +134,11 @@ Test(pg, committed_work_stays_and_an_error_of_the_caller_rolls_back)
     struct kv_errinfo info = {0};
     bool in_doubt = true;
     struct work work = {.x = 5};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_OK));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_OK));
     cr_assert(not(in_doubt));
     cr_assert(eq(i64, sum(pg), 5));
     work = (struct work){.x = 7, .rc = KV_E_FORBIDDEN};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_E_FORBIDDEN));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_E_FORBIDDEN));
     cr_assert(eq(u32, work.runs, 1));
     cr_assert(eq(i64, sum(pg), 5));
     kv_pg_close(pg);
@@ -156,7 +156,7 @@ Test(pg, write_outside_of_a_transaction_is_our_mistake)
 
 static KV_RC nested(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
-    return kv_pg_tx(pg, "inner", insert, ctx, info, NULL);
+    return kv_pg_tx(pg, KV_TX_USES, insert, ctx, info, NULL);
 }
 
 Test(pg, transaction_inside_a_transaction_is_our_mistake)
@@ -164,9 +164,9 @@ Test(pg, transaction_inside_a_transaction_is_our_mistake)
     struct kv_pg *pg = with_table(temp_postgres_url());
     struct kv_errinfo info = {0};
     struct work work = {.x = 5};
-    cr_assert(eq(int, kv_pg_tx(pg, "outer", nested, &work, &info, NULL), KV_E_INTERNAL));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, nested, &work, &info, NULL), KV_E_INTERNAL));
     cr_assert(not(kv_pg_in_tx(pg)));
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK));
     kv_pg_close(pg);
 }
 
@@ -175,8 +175,8 @@ Test(pg, serialization_failure_runs_the_transaction_again)
     struct kv_pg *pg = with_table(temp_postgres_url());
     struct kv_errinfo info = {0};
     struct work work = {.x = 3};
-    kv_fault_set("store/t/serialize=fail@1once");
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK));
+    kv_fault_set("store/uses/serialize=fail@1once");
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK));
     kv_fault_set(NULL);
     cr_assert(eq(u32, work.runs, 2));
     cr_assert(eq(i64, sum(pg), 3));
@@ -188,13 +188,13 @@ Test(pg, real_serialization_failures_end_after_a_bounded_number_of_tries)
     struct kv_pg *pg = with_table(temp_postgres_url());
     struct kv_errinfo info = {0};
     struct work work = {.x = 3, .sql = "do $$ begin raise exception 'again' using errcode = '40001'; end $$"};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_E_BUSY));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_E_BUSY));
     cr_assert(eq(u32, work.runs, KV_PG_TRIES));
     struct kv_pg_stats stats;
     kv_pg_stats(pg, &stats);
     cr_assert(eq(u64, stats.retries, KV_PG_TRIES - 1));
     work = (struct work){.x = 4, .sql = "do $$ begin raise exception 'no' using errcode = '23514'; end $$"};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_E_INVALID_STATE));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_E_INVALID_STATE));
     cr_assert(eq(u32, work.runs, 1));
     cr_assert(eq(i64, sum(pg), 0));
     kv_pg_close(pg);
@@ -225,8 +225,8 @@ Test(pg, conflict_of_two_real_transactions_is_run_again_and_succeeds)
     struct conflict conflict = {.other = temp_postgres_connect(url, "other")};
     struct kv_errinfo info = {0};
     struct work first = {.x = 100};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &first, &info, NULL), KV_OK));
-    cr_assert(eq(int, kv_pg_tx(pg, "t", add_to_counter, &conflict, &info, NULL), KV_OK), "%s", info.text);
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &first, &info, NULL), KV_OK));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, add_to_counter, &conflict, &info, NULL), KV_OK), "%s", info.text);
     cr_assert(eq(u32, conflict.runs, 2));
     cr_assert(eq(i64, sum(pg), 111));
     kv_pg_close(conflict.other);
@@ -238,7 +238,7 @@ Test(pg, swallowed_error_is_not_reported_as_a_commit)
     struct kv_pg *pg = with_table(temp_postgres_url());
     struct kv_errinfo info = {0};
     struct work work = {.x = 3, .sql = "select 1 / 0", .swallow = true};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_E_INTERNAL));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_E_INTERNAL));
     cr_assert(eq(i64, sum(pg), 0));
     kv_pg_close(pg);
 }
@@ -253,10 +253,10 @@ Test(pg, lock_timeout_is_busy_and_bounded)
     struct kv_pg_conf conf = {.url = url, .lock_timeout_ms = 50, .env = &kv_env_system};
     cr_assert(eq(int, kv_pg_open(&conf, &info, &pg), KV_OK));
     struct work work = {.x = 3};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_E_BUSY));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_E_BUSY));
     cr_assert(eq(u32, work.runs, 1));
     cr_assert(eq(int, temp_postgres_run(holder, "rollback"), KV_OK));
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK));
     kv_pg_close(pg);
     kv_pg_close(holder);
 }
@@ -301,7 +301,7 @@ Test(pg, without_preparing_nothing_stays_in_the_session)
     struct kv_pg *pg = open_with(url, KV_PG_PREPARE_OFF);
     struct kv_errinfo info = {0};
     struct work work = {.x = 5};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK), "%s", info.text);
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK), "%s", info.text);
     cr_assert(eq(i64, sum(pg), 5)); /* a read of its own finds the schema, too */
     cr_assert(kv_pg_pooled(pg));
     cr_assert(eq(i64, ask_number(pg, "select count(*) from pg_prepared_statements"), 0));
@@ -366,12 +366,12 @@ static void expect_shortage(const char *state, enum kv_err expected)
     struct kv_errinfo info = {0};
     snprintf(sql, sizeof sql, "do $$ begin raise exception 'x' using errcode = '%s'; end $$", state);
     struct work work = {.x = 1, .sql = sql};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), expected), "%s", info.text);
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), expected), "%s", info.text);
     struct kv_pg_stats stats;
     kv_pg_stats(pg, &stats);
     cr_assert(eq(u64, stats.losses, expected == KV_E_DB_UNAVAILABLE), "%s", state);
     work.sql = NULL;
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK), "%s", info.text);
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK), "%s", info.text);
     kv_pg_close(pg);
 }
 
@@ -466,7 +466,7 @@ Test(pg, connection_killed_while_idle_heals_without_an_error)
     cr_assert(eq(i64, sum(pg), 0));
     cr_assert(eq(int, temp_postgres_run(killer, kill_all), KV_OK));
     struct work work = {.x = 9};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, NULL), KV_OK), "%s", info.text);
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, NULL), KV_OK), "%s", info.text);
     cr_assert(eq(i64, sum(pg), 9));
     struct kv_pg_stats stats;
     kv_pg_stats(pg, &stats);
@@ -484,7 +484,7 @@ Test(pg, connection_killed_inside_a_transaction_is_unavailable_but_not_in_doubt)
     bool in_doubt = false;
     /* The kill comes before anything else is sent, so the next statement of the transaction finds out. */
     struct work work = {.x = 9, .cut = killer, .rc = KV_E_DB_UNAVAILABLE};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
     cr_assert(not(in_doubt));
     cr_assert(eq(i64, sum(pg), 0));
     kv_pg_close(killer);
@@ -499,7 +499,7 @@ Test(pg, connection_killed_before_commit_is_in_doubt)
     struct kv_errinfo info = {0};
     bool in_doubt = false;
     struct work work = {.x = 9, .cut = killer};
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
     cr_assert(in_doubt);
     cr_assert(eq(u32, work.runs, 1));
     cr_assert(eq(i64, sum(pg), 0));
@@ -513,16 +513,16 @@ Test(pg, lost_answer_to_a_commit_is_in_doubt_whether_it_happened_or_not)
     struct kv_errinfo info = {0};
     bool in_doubt = false;
     struct work work = {.x = 9};
-    kv_fault_set("store/t/commit=fail@1once");
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
+    kv_fault_set("store/uses/commit=fail@1once");
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
     cr_assert(in_doubt);
     cr_assert(eq(i64, sum(pg), 0));
-    kv_fault_set("store/t/committed=fail@1once");
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
+    kv_fault_set("store/uses/committed=fail@1once");
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_E_DB_UNAVAILABLE));
     cr_assert(in_doubt);
     kv_fault_set(NULL);
     cr_assert(eq(i64, sum(pg), 9));
-    cr_assert(eq(int, kv_pg_tx(pg, "t", insert, &work, &info, &in_doubt), KV_OK));
+    cr_assert(eq(int, kv_pg_tx(pg, KV_TX_USES, insert, &work, &info, &in_doubt), KV_OK));
     cr_assert(not(in_doubt));
     kv_pg_close(pg);
 }
