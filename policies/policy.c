@@ -1,7 +1,7 @@
 /*
  * See policy.h. No state, no clock, no allocation: what it decides depends on its arguments alone.
  */
-#include "policies/policy.h"
+#include "policies/policy_int.h"
 
 #include <string.h>
 
@@ -31,106 +31,101 @@ static uint64_t bit_of(const struct kv_policy_names *names, const struct kv_poli
     return 0;
 }
 
-struct named {
-    uint64_t bits[2][KV_POLICY_KINDS];
+struct bits {
+    uint64_t of[2][KV_POLICY_KINDS];
 };
 
-static void resolve(const struct kv_policy *policy, const struct kv_policy_facts *facts, struct named *ret_named)
+static void resolve(const struct kv_policy *policy, const struct kv_policy_facts *facts, struct bits *ret_bits)
 {
     for (unsigned level = 0; level < 2; level++) {
         for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
-            ret_named->bits[level][kind] = bit_of(&policy->names[level][kind], &facts->names[kind]);
+            ret_bits->of[level][kind] = bit_of(&policy->names[level][kind], &facts->names[kind]);
         }
     }
 }
 
-/* A list that is given holds the whole of what is allowed; a name that is not known is not on it. */
-static bool on_list(const struct kv_policy *policy, const struct kv_policy_text *name, enum kv_policy_kind kind)
+static uint32_t listed(const struct kv_policy *policy, const struct kv_policy_facts *facts)
 {
-    if ((policy->given & 1u << kind) == 0) {
-        return true;
+    uint32_t kinds = 0;
+    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+        kinds |= bit_of(&policy->lists[kind], &facts->names[kind]) != 0 ? 1u << kind : 0;
     }
-    const struct kv_policy_entry *entry = name->text == NULL ? NULL : policy->lists[kind];
-    while (entry != NULL) {
-        if (entry->hash == name->hash && strcmp(entry->text, name->text) == 0) {
-            return true;
-        }
-        entry = entry->next == 0 ? NULL : (const void *)((const char *)entry + entry->next);
-    }
-    return false;
+    return kinds;
 }
 
-static uint32_t name_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts)
-{
-    const struct kv_policy_text *names = facts->names;
-    uint32_t reasons = 0;
-    reasons |= on_list(policy, &names[KV_POLICY_MODEL], KV_POLICY_MODEL) ? 0 : (uint32_t)KV_POLICY_MODEL_FORBIDDEN;
-    reasons |= on_list(policy, &names[KV_POLICY_REGION], KV_POLICY_REGION) ? 0 : (uint32_t)KV_POLICY_REGION_FORBIDDEN;
-    if (facts->action != KV_POLICY_SESSION) { /* whose pages are not known yet */
-        reasons |=
-            on_list(policy, &names[KV_POLICY_LAYOUT], KV_POLICY_LAYOUT) ? 0 : (uint32_t)KV_POLICY_LAYOUT_FORBIDDEN;
-    }
-    return reasons;
-}
-
-static bool applies(const struct kv_policy_rule *rule, const struct named *named, enum kv_policy_action action)
+static bool applies(const struct kv_policy_rule *rule, const struct bits *bits, enum kv_policy_action action)
 {
     if ((rule->actions & 1u << action) == 0) {
         return false;
     }
     for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
-        if (rule->given[kind] && (rule->names[kind] & named->bits[rule->level][kind]) == 0) {
+        if (rule->given[kind] && (rule->names[kind] & bits->of[rule->level][kind]) == 0) {
             return false;
         }
     }
     return true;
 }
 
-static uint32_t transfer_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t tiers)
+static void by_rules(const struct kv_policy *policy, const struct kv_policy_facts *facts, struct kv_policy_named *named)
+{
+    struct bits bits;
+    resolve(policy, facts, &bits);
+    for (uint32_t i = 0; i < policy->rule_count; i++) {
+        const struct kv_policy_rule *rule = &policy->rules[i];
+        if (applies(rule, &bits, facts->action)) {
+            named->tiers_forbidden |= rule->tiers;
+            named->forbidden = named->forbidden || rule->tiers == 0;
+        }
+    }
+}
+
+/* --- what follows from the names and the rest --------------------------------------------------------------------- */
+
+/* A list that is given holds the whole of what is allowed; a name that is not known is not on it. */
+static uint32_t name_reasons(uint32_t kinds_missed, enum kv_policy_action action)
+{
+    uint32_t reasons = 0;
+    reasons |= (kinds_missed & 1u << KV_POLICY_MODEL) != 0 ? (uint32_t)KV_POLICY_MODEL_FORBIDDEN : 0;
+    reasons |= (kinds_missed & 1u << KV_POLICY_REGION) != 0 ? (uint32_t)KV_POLICY_REGION_FORBIDDEN : 0;
+    if (action != KV_POLICY_SESSION) { /* whose pages are not known yet */
+        reasons |= (kinds_missed & 1u << KV_POLICY_LAYOUT) != 0 ? (uint32_t)KV_POLICY_LAYOUT_FORBIDDEN : 0;
+    }
+    return reasons;
+}
+
+static uint32_t transfer_reasons(const struct kv_policy_gist *gist, const struct kv_policy_facts *facts, uint32_t tiers)
 {
     uint32_t reasons = 0;
     bool tier_there = facts->durable_asked ? (tiers & LASTING) != 0 : tiers != 0;
-    bool never = facts->action == KV_POLICY_RESTORE && policy->restore == KV_RESTORE_NEVER;
+    bool never = facts->action == KV_POLICY_RESTORE && gist->restore == KV_RESTORE_NEVER;
     reasons |= facts->session_active ? 0 : (uint32_t)KV_POLICY_SESSION_INACTIVE;
-    reasons |= facts->block_bytes <= policy->block_bytes ? 0 : (uint32_t)KV_POLICY_BLOCK_TOO_LARGE;
-    reasons |= facts->session_age_s <= policy->age_s ? 0 : (uint32_t)KV_POLICY_SESSION_EXPIRED;
+    reasons |= facts->block_bytes <= gist->block_bytes ? 0 : (uint32_t)KV_POLICY_BLOCK_TOO_LARGE;
+    reasons |= facts->session_age_s <= gist->age_s ? 0 : (uint32_t)KV_POLICY_SESSION_EXPIRED;
     reasons |= tier_there ? 0 : (uint32_t)KV_POLICY_TIER_FORBIDDEN;
     reasons |= never ? (uint32_t)KV_POLICY_RESTORE_NEVER : 0;
     return reasons;
 }
 
-static uint32_t erase_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts)
+static uint32_t erase_reasons(const struct kv_policy_gist *gist, const struct kv_policy_facts *facts)
 {
     uint32_t reasons = facts->same_tenant ? 0 : (uint32_t)KV_POLICY_OTHER_TENANT;
-    bool known = (unsigned)facts->basis < KV_BASES && (policy->bases_allowed & 1u << facts->basis) != 0;
+    bool known = (unsigned)facts->basis < KV_BASES && (gist->bases_allowed & 1u << facts->basis) != 0;
     reasons |= known ? 0 : (uint32_t)KV_POLICY_BASIS_FORBIDDEN;
-    reasons |= facts->reason_given || !policy->reason_required ? 0 : (uint32_t)KV_POLICY_REASON_REQUIRED;
+    reasons |= facts->reason_given || !gist->reason_required ? 0 : (uint32_t)KV_POLICY_REASON_REQUIRED;
     return reasons;
 }
 
-static uint32_t rule_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
-{
-    struct named named;
-    uint32_t reasons = 0;
-    resolve(policy, facts, &named);
-    for (uint32_t i = 0; i < policy->rule_count; i++) {
-        const struct kv_policy_rule *rule = &policy->rules[i];
-        if (applies(rule, &named, facts->action)) {
-            *tiers &= ~rule->tiers;
-            reasons |= rule->tiers == 0 ? (uint32_t)KV_POLICY_RULE_FORBIDS : 0;
-        }
-    }
-    return reasons;
-}
-
-static uint32_t work_reasons(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
+static uint32_t work_reasons(const struct kv_policy_gist *gist, const struct kv_policy_named *named,
+                             const struct kv_policy_facts *facts)
 {
     uint32_t reasons = facts->tenant_active ? 0 : (uint32_t)KV_POLICY_TENANT_INACTIVE;
+    bool forbidden = named->forbidden || (gist->actions_forbidden & 1u << facts->action) != 0;
     reasons |= facts->same_tenant ? 0 : (uint32_t)KV_POLICY_OTHER_TENANT;
-    reasons |= (policy->actions_forbidden & 1u << facts->action) == 0 ? 0 : (uint32_t)KV_POLICY_RULE_FORBIDS;
-    reasons |= name_reasons(policy, facts);
-    reasons |= policy->rule_count == 0 ? 0 : rule_reasons(policy, facts, tiers);
-    return (1u << facts->action & TRANSFERS) != 0 ? reasons | transfer_reasons(policy, facts, *tiers) : reasons;
+    reasons |= forbidden ? (uint32_t)KV_POLICY_RULE_FORBIDS : 0;
+    reasons |= name_reasons(gist->given & ~named->listed, facts->action);
+    return (1u << facts->action & TRANSFERS) == 0
+               ? reasons
+               : reasons | transfer_reasons(gist, facts, gist->tiers_allowed & ~named->tiers_forbidden);
 }
 
 static uint32_t obligations_of(const struct kv_policy_facts *facts, uint32_t tiers)
@@ -145,23 +140,12 @@ static uint32_t obligations_of(const struct kv_policy_facts *facts, uint32_t tie
     return obligations;
 }
 
-static uint32_t reasons_of(const struct kv_policy *policy, const struct kv_policy_facts *facts, uint32_t *tiers)
+void kv_policy_decide(const struct kv_policy_gist *gist, const struct kv_policy_named *named,
+                      const struct kv_policy_facts *facts, struct kv_policy_decision *ret_decision)
 {
-    if ((unsigned)facts->action >= KV_POLICY_ACTIONS) {
-        return KV_POLICY_ACTION_UNKNOWN;
-    }
-    if (policy == NULL) {
-        return KV_POLICY_CLASS_UNKNOWN;
-    }
-    *tiers = policy->tiers_allowed;
-    return facts->action == KV_POLICY_ERASE ? erase_reasons(policy, facts) : work_reasons(policy, facts, tiers);
-}
-
-void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts *facts,
-                    struct kv_policy_decision *ret_decision)
-{
-    uint32_t tiers = 0, obligations = 0;
-    uint32_t reasons = reasons_of(policy, facts, &tiers);
+    bool erase = facts->action == KV_POLICY_ERASE;
+    uint32_t tiers = gist->tiers_allowed & ~named->tiers_forbidden, obligations = 0;
+    uint32_t reasons = erase ? erase_reasons(gist, facts) : work_reasons(gist, named, facts);
     if (reasons == 0) {
         obligations = obligations_of(facts, tiers);
         reasons = (obligations & ~facts->obligations_known) != 0 ? (uint32_t)KV_POLICY_OBLIGATION_UNKNOWN : 0;
@@ -172,8 +156,27 @@ void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts
         .reasons = reasons,
         .tiers_allowed = allowed ? tiers : 0,
         .obligations = allowed ? obligations : 0,
-        .lifetime_s = allowed ? policy->age_s : 0,
+        .lifetime_s = allowed ? gist->age_s : 0,
     };
+}
+
+void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts *facts,
+                    struct kv_policy_decision *ret_decision)
+{
+    struct kv_policy_named named = {0};
+    if ((unsigned)facts->action >= KV_POLICY_ACTIONS || policy == NULL) {
+        bool no_action = (unsigned)facts->action >= KV_POLICY_ACTIONS;
+        *ret_decision = (struct kv_policy_decision){.reasons = no_action ? (uint32_t)KV_POLICY_ACTION_UNKNOWN
+                                                                         : (uint32_t)KV_POLICY_CLASS_UNKNOWN};
+        return;
+    }
+    if (facts->action != KV_POLICY_ERASE) { /* no name is in the way of erasing */
+        named.listed = listed(policy, facts);
+        if (policy->rule_count > 0) {
+            by_rules(policy, facts, &named);
+        }
+    }
+    kv_policy_decide(&policy->gist, &named, facts, ret_decision);
 }
 
 const char *kv_policy_reason_name(uint32_t reasons)

@@ -107,33 +107,28 @@ struct kv_policy_quota {
     uint64_t sessions;
 };
 
-/* A name that is allowed; the next one lies `next` bytes further, 0: it is the last. */
-struct kv_policy_entry {
-    uint64_t hash;
-    int32_t next;
-    char text[];
-};
-
-/* One class of sessions of one tenant: what is evaluated. Never changes; borrowed from its kv_policy_set. The first
- * cache line holds what every decision reads, short lists of names lie in the two behind it. */
-struct kv_policy {
-    uint64_t name_hash;
-    uint32_t tiers_allowed; /* after all rules that depend on nothing else */
-    uint16_t rule_count;
+/* What every decision reads. */
+struct kv_policy_gist {
+    uint64_t block_bytes, age_s;              /* of the limits */
+    uint32_t tiers_allowed;                   /* after all rules that depend on nothing else */
     uint8_t actions_forbidden, bases_allowed; /* masks of 1 << kv_policy_action, kv_policy_basis */
     uint8_t given;                            /* mask of 1 << kv_policy_kind: `lists` is the whole of what is allowed */
-    uint8_t restore, data_class;
+    uint8_t restore;
     bool reason_required;
-    const struct kv_policy_entry *lists[KV_POLICY_KINDS]; /* NULL: nothing */
-    uint64_t block_bytes, age_s;                          /* of the limits */
-    char near_names[128] __attribute__((aligned(64)));
+};
 
-    struct kv_policy_limits limits;
+/* One class of sessions of one tenant: what is evaluated. Never changes; borrowed from its kv_policy_set. */
+struct kv_policy {
+    struct kv_policy_gist gist;
+    struct kv_policy_names lists[KV_POLICY_KINDS]; /* what is allowed, where `given` */
+    uint32_t rule_count;
+    uint8_t data_class;
     const struct kv_policy_rule *rules;
     struct kv_policy_names names[2][KV_POLICY_KINDS]; /* that rules speak of */
+    struct kv_policy_limits limits;
     uint64_t erase_sla_s;
     char name[33];
-} __attribute__((aligned(64)));
+};
 
 /* `policy` NULL: the session's class is not in the policy; denied. */
 void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts *facts,

@@ -51,10 +51,10 @@ static void lower_limits(struct kv_policy_limits *limits, const struct kv_policy
 
 static void narrow(struct kv_policy *policy, const struct level *level)
 {
-    policy->tiers_allowed &= level->tiers_given ? level->tiers : UINT32_MAX;
+    policy->gist.tiers_allowed &= level->tiers_given ? level->tiers : UINT32_MAX;
     lower_limits(&policy->limits, &level->limits);
-    if (level->restore_given && level->restore < policy->restore) {
-        policy->restore = level->restore;
+    if (level->restore_given && level->restore < policy->gist.restore) {
+        policy->gist.restore = level->restore;
     }
     if (level->data_class_given) {
         policy->data_class = level->data_class; /* says what the data is, and is no ceiling: the nearest one holds */
@@ -63,8 +63,8 @@ static void narrow(struct kv_policy *policy, const struct level *level)
 
 static void lower_erase(struct kv_policy *policy, const struct kv_policy_doc *doc)
 {
-    policy->bases_allowed = (uint8_t)(policy->bases_allowed & doc->bases);
-    policy->reason_required = policy->reason_required || doc->reason_required;
+    policy->gist.bases_allowed = (uint8_t)(policy->gist.bases_allowed & doc->bases);
+    policy->gist.reason_required = policy->gist.reason_required || doc->reason_required;
     policy->erase_sla_s = least(policy->erase_sla_s, doc->erase_sla_s);
 }
 
@@ -85,30 +85,32 @@ static void add_rules(struct kv_policy *policy, const struct kv_policy_doc *doc,
         if (of_names(&rule->rule)) {
             rules[policy->rule_count++] = rule->rule;
         } else if (rule->rule.tiers != 0) {
-            policy->tiers_allowed &= ~rule->rule.tiers;
+            policy->gist.tiers_allowed &= ~rule->rule.tiers;
         } else {
-            policy->actions_forbidden = (uint8_t)(policy->actions_forbidden | rule->rule.actions);
+            policy->gist.actions_forbidden = (uint8_t)(policy->gist.actions_forbidden | rule->rule.actions);
         }
     }
 }
 
-struct docs {
-    const struct kv_policy_doc *doc[2];
+struct build {
+    struct room room;
+    const struct kv_policy_doc *platform, *tenant;
+    struct kv_policy_names names[2][KV_POLICY_KINDS];
 };
 
-static void compile_class(struct kv_policy *policy, const struct docs *docs, unsigned class_index,
+static void compile_class(struct kv_policy *policy, const struct build *build, unsigned class_index,
                           struct kv_policy_rule *rules)
 {
-    const struct kv_policy_doc *platform = docs->doc[0], *tenant = docs->doc[1];
+    const struct kv_policy_doc *platform = build->platform, *tenant = build->tenant;
     const struct kv_policy_limits none = {.block_bytes = (uint64_t)KV_MAX_BLOCK_BYTES,
                                           .age_s = KV_POLICY_NO_LIMIT,
                                           .idle_s = KV_POLICY_NO_LIMIT,
                                           .session_bytes = KV_POLICY_NO_LIMIT,
                                           .session_blocks = KV_POLICY_NO_LIMIT};
-    policy->tiers_allowed = UINT32_MAX;
-    policy->bases_allowed = UINT8_MAX;
+    policy->gist.tiers_allowed = UINT32_MAX;
+    policy->gist.bases_allowed = UINT8_MAX;
     policy->erase_sla_s = KV_POLICY_NO_LIMIT;
-    policy->restore = KV_RESTORE_ALWAYS;
+    policy->gist.restore = KV_RESTORE_ALWAYS;
     policy->data_class = KV_DATA_INTERNAL;
     policy->limits = none;
     memset(policy->limits.tier_bytes, 0xff, sizeof policy->limits.tier_bytes);
@@ -118,13 +120,12 @@ static void compile_class(struct kv_policy *policy, const struct docs *docs, uns
     narrow(policy, &tenant->classes[class_index].level);
     lower_erase(policy, platform);
     lower_erase(policy, tenant);
-    policy->block_bytes = policy->limits.block_bytes;
-    policy->age_s = policy->limits.age_s;
+    policy->gist.block_bytes = policy->limits.block_bytes;
+    policy->gist.age_s = policy->limits.age_s;
     policy->rules = rules;
     add_rules(policy, platform, 0, rules);
     add_rules(policy, tenant, class_index, rules);
     snprintf(policy->name, sizeof policy->name, "%s", tenant->classes[class_index].name);
-    policy->name_hash = kv_policy_text(policy->name).hash;
 }
 
 static bool permits(const struct kv_policy_doc *doc, const struct level *level, unsigned kind, const char *name)
@@ -137,95 +138,73 @@ static bool permits(const struct kv_policy_doc *doc, const struct level *level, 
     return !level->given[kind] || (i < names->count && (level->names[kind] & UINT64_C(1) << i) != 0);
 }
 
-/* In the class itself while there is room, where a decision has it at hand. */
-static void *take_entry(struct room *room, struct room *near, size_t size)
+static void place_names(struct room *room, const struct kv_policy_doc *doc,
+                        struct kv_policy_names ret_names[KV_POLICY_KINDS])
 {
-    size_t end = (near->used + 7) / 8 * 8 + size;
-    return take(end <= sizeof((struct kv_policy *)0)->near_names ? near : room, size, _Alignof(struct kv_policy_entry));
-}
-
-/* The names that every ceiling with a list has on it. */
-static const struct kv_policy_entry *place_list(struct room *room, struct room *near, const struct docs *docs,
-                                                unsigned class_index, unsigned kind)
-{
-    const struct kv_policy_doc *platform = docs->doc[0], *tenant = docs->doc[1];
-    const struct level *class = &tenant->classes[class_index].level;
-    bool of_tenant = tenant->top.given[kind] || class->given[kind];
-    const struct doc_names *source = of_tenant ? &tenant->names[kind] : &platform->names[kind];
-    struct kv_policy_entry *first = NULL, *last = NULL;
-    for (uint32_t i = 0; (of_tenant || platform->top.given[kind]) && i < source->count; i++) {
-        const char *name = source->list[i];
-        if (!permits(platform, &platform->top, kind, name) || !permits(tenant, &tenant->top, kind, name) ||
-            !permits(tenant, class, kind, name)) {
-            continue;
-        }
-        size_t size = strlen(name) + 1;
-        struct kv_policy_entry *entry = take_entry(room, near, sizeof *entry + size);
-        if (entry != NULL) {
-            entry->hash = kv_policy_text(name).hash;
-            memcpy(entry->text, name, size);
-            first = first == NULL ? entry : first;
-            if (last != NULL) {
-                last->next = (int32_t)((const char *)entry - (const char *)last);
-            }
-            last = entry;
-        }
-    }
-    return first;
-}
-
-static void place_lists(struct room *room, const struct docs *docs, unsigned class_index, struct kv_policy *policy)
-{
-    const struct kv_policy_doc *platform = docs->doc[0], *tenant = docs->doc[1];
-    struct room near = {.start = policy == NULL ? NULL : (uint8_t *)policy->near_names};
     for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
-        const struct kv_policy_entry *list = place_list(room, &near, docs, class_index, kind);
-        if (policy != NULL) {
-            bool given =
-                platform->top.given[kind] || tenant->top.given[kind] || tenant->classes[class_index].level.given[kind];
-            policy->lists[kind] = list;
-            policy->given = (uint8_t)(policy->given | (given ? 1u << kind : 0));
+        const struct doc_names *names = &doc->names[kind];
+        struct kv_policy_text *list = take(room, names->count * sizeof *list, _Alignof(struct kv_policy_text));
+        ret_names[kind] = (struct kv_policy_names){.list = list, .count = names->count};
+        for (uint32_t i = 0; i < names->count; i++) {
+            char *text = take(room, strlen(names->list[i]) + 1, 1);
+            if (text != NULL) {
+                snprintf(text, NAME_SIZE, "%s", names->list[i]);
+                list[i] = kv_policy_text(text);
+            }
         }
     }
 }
 
-static void place_names(struct room *room, const struct docs *docs,
-                        struct kv_policy_names ret_names[2][KV_POLICY_KINDS])
+static bool all_permit(const struct build *build, unsigned class_index, unsigned kind, const char *name)
 {
-    for (unsigned whose = 0; whose < 2; whose++) {
-        for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
-            const struct doc_names *names = &docs->doc[whose]->names[kind];
-            struct kv_policy_text *list = take(room, names->count * sizeof *list, _Alignof(struct kv_policy_text));
-            ret_names[whose][kind] = (struct kv_policy_names){.list = list, .count = names->count};
-            for (uint32_t i = 0; i < names->count; i++) {
-                char *text = take(room, strlen(names->list[i]) + 1, 1);
-                if (text != NULL) {
-                    snprintf(text, NAME_SIZE, "%s", names->list[i]);
-                    list[i] = kv_policy_text(text);
-                }
-            }
+    const struct kv_policy_doc *platform = build->platform, *tenant = build->tenant;
+    return permits(platform, &platform->top, kind, name) && permits(tenant, &tenant->top, kind, name) &&
+           permits(tenant, &tenant->classes[class_index].level, kind, name);
+}
+
+/* The names that every ceiling with a list has on it; they are among those that the documents name. */
+static void place_list(struct build *build, unsigned class_index, unsigned kind, struct kv_policy *policy)
+{
+    const struct kv_policy_doc *tenant = build->tenant;
+    bool of_tenant = tenant->top.given[kind] || tenant->classes[class_index].level.given[kind];
+    if (!of_tenant && !build->platform->top.given[kind]) {
+        return;
+    }
+    const struct doc_names *source = of_tenant ? &tenant->names[kind] : &build->platform->names[kind];
+    const struct kv_policy_names *placed = &build->names[of_tenant ? 1 : 0][kind];
+    struct kv_policy_text *list = take(&build->room, source->count * sizeof *list, _Alignof(struct kv_policy_text));
+    uint32_t count = 0;
+    for (uint32_t i = 0; policy != NULL && i < source->count; i++) {
+        if (all_permit(build, class_index, kind, source->list[i])) {
+            list[count++] = placed->list[i];
         }
+    }
+    if (policy != NULL) {
+        policy->lists[kind] = (struct kv_policy_names){.list = list, .count = count};
+        policy->gist.given = (uint8_t)(policy->gist.given | 1u << kind);
     }
 }
 
 /* Counts, or fills, by whether the room has memory. */
-static struct kv_policy_set *build(struct room *room, const struct docs *docs)
+static struct kv_policy_set *place(struct build *build)
 {
-    const struct kv_policy_doc *tenant = docs->doc[1];
-    struct kv_policy_names names[2][KV_POLICY_KINDS];
-    uint32_t rules_max = docs->doc[0]->rule_count + tenant->rule_count;
+    const struct kv_policy_doc *tenant = build->tenant;
+    struct room *room = &build->room;
+    uint32_t rules_max = build->platform->rule_count + tenant->rule_count;
     struct kv_policy_set *set =
         take(room, sizeof *set + tenant->class_count * sizeof set->classes[0], _Alignof(struct kv_policy_set));
+    place_names(room, build->platform, build->names[0]);
+    place_names(room, tenant, build->names[1]);
     for (uint32_t c = 0; c < tenant->class_count; c++) {
-        place_lists(room, docs, c, set == NULL ? NULL : &set->classes[c]);
-    }
-    place_names(room, docs, names);
-    for (uint32_t c = 0; c < tenant->class_count; c++) {
+        struct kv_policy *policy = set == NULL ? NULL : &set->classes[c];
         struct kv_policy_rule *rules =
             take(room, rules_max * sizeof(struct kv_policy_rule), _Alignof(struct kv_policy_rule));
-        if (set != NULL) {
-            memcpy(set->classes[c].names, names, sizeof names);
-            compile_class(&set->classes[c], docs, c, rules);
+        for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+            place_list(build, c, kind, policy);
+        }
+        if (policy != NULL) {
+            memcpy(policy->names, build->names, sizeof policy->names);
+            compile_class(policy, build, c, rules);
         }
     }
     return set;
@@ -235,18 +214,13 @@ KV_RC kv_policy_compile(const struct kv_policy_doc *platform, const struct kv_po
                         struct kv_policy_set **ret_set)
 {
     KV_ASSERT(platform->kind == KV_POLICY_PLATFORM && tenant->kind == KV_POLICY_TENANT);
-    const struct docs docs = {.doc = {platform, tenant}};
-    struct room room = {0};
-    (void)build(&room, &docs);
-    size_t size = room.used;
-    room = (struct room){.start = kv_alloc_aligned(_Alignof(struct kv_policy_set), size)};
-    if (room.start == NULL) {
+    struct build build = {.platform = platform, .tenant = tenant};
+    (void)place(&build);
+    build.room = (struct room){.start = kv_alloc(build.room.used)};
+    if (build.room.start == NULL) {
         return KV_E_NO_MEMORY;
     }
-    struct kv_policy_set *set = build(&room, &docs);
-    for (uint32_t c = 0; c < tenant->class_count; c++) {
-        set->class_hashes[c] = set->classes[c].name_hash;
-    }
+    struct kv_policy_set *set = place(&build);
     set->class_count = tenant->class_count;
     set->quota.sessions = least(platform->quota.sessions, tenant->quota.sessions);
     for (unsigned t = 0; t < KV_POLICY_TIERS; t++) {
@@ -276,21 +250,24 @@ void kv_policy_doc_freep(struct kv_policy_doc **doc)
     kv_policy_doc_free(*doc);
 }
 
-/* What the decision will read is on its way while the name is compared. */
-static bool same_class(const struct kv_policy *policy, const char *name)
-{
-    __builtin_prefetch(policy);
-    __builtin_prefetch(policy->near_names);
-    return strcmp(policy->name, name) == 0;
-}
-
 const struct kv_policy *kv_policy_class(const struct kv_policy_set *set, const char *name)
 {
-    uint64_t hash = kv_policy_text(name).hash;
     for (uint32_t i = 0; i < set->class_count; i++) {
-        if (set->class_hashes[i] == hash && same_class(&set->classes[i], name)) {
+        if (strcmp(set->classes[i].name, name) == 0) {
             return &set->classes[i];
         }
     }
     return NULL;
+}
+
+void kv_policy_bounds(const struct kv_policy_set *set, const struct kv_policy *policy,
+                      struct kv_policy_bounds *ret_bounds)
+{
+    *ret_bounds = (struct kv_policy_bounds){.versions = {set->versions[0], set->versions[1]},
+                                            .session_bytes = policy->limits.session_bytes,
+                                            .session_blocks = policy->limits.session_blocks};
+    for (unsigned i = 0; i < KV_POLICY_STORING_TIERS; i++) {
+        ret_bounds->tenant_bytes[i] = set->quota.tier_bytes[KV_TIER_DRAM + i];
+        ret_bounds->session_tier_bytes[i] = policy->limits.tier_bytes[KV_TIER_DRAM + i];
+    }
 }

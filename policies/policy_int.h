@@ -1,4 +1,4 @@
-/* The parsed document, between the parser and the compiler. */
+/* The parsed document, between the parser and the compiler; and what both ways to a decision share. */
 #ifndef KV_POLICY_INT_H
 #define KV_POLICY_INT_H
 
@@ -50,6 +50,16 @@ struct kv_policy_doc {
     bool reason_required;
     uint64_t erase_sla_s;
 };
+
+/* What follows from the names in a question. */
+struct kv_policy_named {
+    uint32_t listed;          /* mask of 1 << kv_policy_kind: the name is on that list */
+    uint32_t tiers_forbidden; /* by rules that speak of names */
+    bool forbidden;           /* the action as a whole, by such a rule */
+};
+/* The action is one of enum kv_policy_action. */
+void kv_policy_decide(const struct kv_policy_gist *gist, const struct kv_policy_named *named,
+                      const struct kv_policy_facts *facts, struct kv_policy_decision *ret_decision);
 
 extern const char *const kv_policy_basis_names[KV_BASES];
 extern const char *const kv_policy_data_class_names[KV_DATA_CLASSES];

@@ -28,7 +28,6 @@ extern const char kv_policy_builtin[];
 
 struct kv_policy_set {
     uint32_t class_count; /* the first is "default" */
-    uint64_t class_hashes[16];
     uint64_t versions[2]; /* the platform's and the tenant's; 0: the built-in one */
     struct kv_policy_quota quota;
     struct kv_policy classes[];
@@ -41,6 +40,17 @@ void kv_policy_set_free(struct kv_policy_set *set);
 void kv_policy_set_freep(struct kv_policy_set **set);
 /* The class of that name, or NULL. Borrowed from the set. */
 const struct kv_policy *kv_policy_class(const struct kv_policy_set *set, const char *name);
+
+/* What whoever stores blocks keeps to, and which versions say so. By tier: dram, nvme. */
+#define KV_POLICY_STORING_TIERS 2
+struct kv_policy_bounds {
+    uint64_t versions[2]; /* as in kv_policy_set */
+    uint64_t session_bytes, session_blocks;
+    uint64_t tenant_bytes[KV_POLICY_STORING_TIERS], session_tier_bytes[KV_POLICY_STORING_TIERS];
+};
+/* `policy` is one of the set's classes. */
+void kv_policy_bounds(const struct kv_policy_set *set, const struct kv_policy *policy,
+                      struct kv_policy_bounds *ret_bounds);
 
 /* The facts of one question, from JSON: {"action", "class", "model", …}, see README.md. */
 struct kv_policy_question {

@@ -382,6 +382,9 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     good_ns = good_ns < conf->lease_ns ? good_ns : conf->lease_ns;
     enum kv_err rc = svc_views_new(svc->env, good_ns, (size_t)KV_MAX_SESSION_VIEWS, &svc->views);
     if (rc == KV_OK) {
+        rc = svc_rules_start(svc);
+    }
+    if (rc == KV_OK) {
         rc = start(svc, info);
     }
     if (rc != KV_OK) {

@@ -248,6 +248,14 @@ static KV_RC engine_for_pool(struct kv_call *call, const struct kv_id *id, struc
     return rc;
 }
 
+static KV_RC name_pool(const struct kv_svc *svc, struct svc_pool *pool)
+{
+    struct svc_pool_names *names = &pool->names;
+    kv_hex_encode(kv_pool_fingerprint(pool->pool), 32, names->layout);
+    KV_TRY(kv_policy_table_hash(svc->decisions, names->model.id, &names->model_hash));
+    return kv_policy_table_hash(svc->decisions, names->layout, &names->layout_hash);
+}
+
 static KV_RC add_pool(struct kv_call *call, struct kv_pool *attached, const struct kv_model *model)
 {
     struct kv_svc *svc = call->svc;
@@ -256,10 +264,15 @@ static KV_RC add_pool(struct kv_call *call, struct kv_pool *attached, const stru
     if (pool == NULL) {
         return KV_E_NO_MEMORY;
     }
-    *pool = (struct svc_pool){.pool = attached, .engine = *kv_pool_engine(attached), .model = *model};
+    *pool = (struct svc_pool){.pool = attached, .engine = *kv_pool_engine(attached), .names = {.model = *model}};
+    enum kv_err rc = name_pool(svc, pool);
+    if (rc != KV_OK) {
+        kv_free(pool);
+        return rc;
+    }
     pthread_mutex_lock(&svc->registry_mutex);
     /* Again: meanwhile the engine may have gone, and a pool without one would never be closed. */
-    enum kv_err rc = engine_takes_pool(call, &pool->engine, &facts);
+    rc = engine_takes_pool(call, &pool->engine, &facts);
     if (rc == KV_OK) {
         rc = kv_idmap_put(&svc->pools, kv_pool_id(attached), pool);
     }
@@ -310,7 +323,7 @@ KV_RC kv_svc_pool_register(struct kv_call *call, struct kv_pool_new *in, struct 
 }
 
 KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *id, struct kv_pool **ret_pool,
-                      struct kv_model *ret_model)
+                      struct svc_pool_names *ret_names)
 {
     pthread_mutex_lock(&call->svc->registry_mutex);
     const struct svc_pool *pool = kv_idmap_get(&call->svc->pools, id);
@@ -318,7 +331,7 @@ KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *id, struct kv_po
     bool live = ours && live_engine(call, &pool->engine) != NULL;
     if (live) {
         *ret_pool = kv_pool_ref(pool->pool);
-        *ret_model = pool->model;
+        *ret_names = pool->names;
     }
     pthread_mutex_unlock(&call->svc->registry_mutex);
     if (!ours) {

@@ -11,6 +11,7 @@
 #define KV_SVC_INT_H
 
 #include "dataplane/keys/ktree.h"
+#include "policies/policy_table.h"
 #include "server/service/event.h"
 #include "server/service/idmap.h"
 #include "server/service/session_views.h"
@@ -31,6 +32,8 @@ struct svc_session {
     struct kv_id id, tenant;
     struct kv_model model;
     char class_name[33], region[64];
+    uint64_t class_hash, region_hash; /* of svc->decisions */
+    uint32_t policy_place;            /* where its policy was in there last */
     uint64_t created_us;
     bool revoked;
     struct kv_id erasure;          /* when revoked */
@@ -46,10 +49,17 @@ struct svc_engine {
     int64_t seen_revocation; /* position in the ring of revocations */
 };
 
+/* What a pool's pages are named by. */
+struct svc_pool_names {
+    struct kv_model model;
+    char layout[65];                  /* the fingerprint in hex */
+    uint64_t model_hash, layout_hash; /* of svc->decisions */
+};
+
 struct svc_pool {
     struct kv_pool *pool; /* one reference */
     struct kv_id engine;
-    struct kv_model model;
+    struct svc_pool_names names;
 };
 
 struct svc_fd_token {
@@ -100,7 +110,9 @@ struct kv_svc {
 
     pthread_mutex_t registry_mutex;
     struct kv_idmap sessions, engines, pools;
-    struct kv_idmap rules; /* svc_rules, by tenant */
+    struct kv_idmap rules;             /* svc_rules, by tenant */
+    struct kv_policy_table *decisions; /* of those, what transfers ask; has its own lock */
+    struct kv_secret *names_key;       /* keys the hashes in it; of this process */
     struct svc_fd_token fd_tokens[SVC_FD_TOKENS];
     struct kv_idmap known_keys; /* by the kid, spread over an id */
     struct svc_views *views;    /* of sessions, for those who must not wait */
@@ -209,6 +221,8 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *session, struct
 /* Opens the keys; closes those of a session that was not used lately when there is no room. */
 KV_RC svc_session_keys(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                        const struct kv_secret *scope_secret);
+/* Its next decision finds the policy there. */
+void svc_session_place(struct kv_svc *svc, const struct kv_id *session, uint32_t policy_place);
 /* A session's row. Another tenant's is answered like one that does not exist, to the letter. */
 KV_RC svc_session_row(struct kv_pg *pg, const struct kv_id *session, const struct kv_id *tenant,
                       struct kv_errinfo *info, struct kv_store_session *ret_row);
@@ -263,7 +277,7 @@ void svc_tenant_moved(struct kv_svc *svc, const struct kv_id *tenant, enum kv_tr
 /* --- svc_engine.c */
 /* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */
 KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *pool, struct kv_pool **ret_pool,
-                      struct kv_model *ret_model);
+                      struct svc_pool_names *ret_names);
 /* Engines and descriptors whose time is over. Never waits for a transfer: the lease's thread calls it. */
 void svc_engines_expire(struct kv_svc *svc);
 void svc_engines_done(struct kv_svc *svc);

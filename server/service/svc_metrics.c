@@ -69,6 +69,7 @@ static struct {
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
     struct kv_metric *lease, *bugs, *peers, *engines, *pools, *expiries[COUNT_OF(engine_kinds)], *open_sessions;
     struct kv_metric *auth[SVC_AUTH_FAILURES], *once[SVC_ONCE_OUTCOMES];
+    _Atomic(struct kv_metric *) decisions[KV_POLICY_ACTIONS][KV_POLICY_REASONS + 1]; /* 0: allowed */
     struct kv_metric *lookups, *lookup_tokens, *hit_tokens[2], *saved_tokens;
     uint64_t records_seen, refused_seen; /* under the registry's print lock */
 } metrics;
@@ -317,9 +318,17 @@ void svc_metrics_once(enum svc_once_outcome outcome)
     kv_metric_add(metrics.once[outcome], 1);
 }
 
-void svc_metrics_decision(const char *action, bool allowed, const char *reason)
+void svc_metrics_decision(enum kv_policy_action action, uint32_t reasons)
 {
-    kv_metric_add(decisions(action, allowed, reason), 1);
+    unsigned index = reasons == 0 ? 0 : 1 + (unsigned)__builtin_ctz(reasons);
+    /* Found once for each: registering is a search under a lock. A series never moves. Acquire and release, since what
+     * the pointer leads to was written by whoever registered it. */
+    struct kv_metric *metric = atomic_load_explicit(&metrics.decisions[action][index], memory_order_acquire);
+    if (metric == NULL) {
+        metric = decisions(kv_policy_action_name(action), reasons == 0, kv_policy_reason_name(reasons));
+        atomic_store_explicit(&metrics.decisions[action][index], metric, memory_order_release);
+    }
+    kv_metric_add(metric, 1);
 }
 
 /* --- the data plane's calls -------------------------------------------------------------------------------------- */

@@ -38,8 +38,8 @@ void svc_metrics_lookup(struct kv_svc *svc, const struct kv_id *tenant, uint64_t
                         const struct kv_blocks_out *out);
 void svc_metrics_transfer(struct kv_svc *svc, const struct kv_id *tenant, uint64_t tokens,
                           const struct kv_transfer *transfer);
-/* `action` and `reason` from a fixed set; "" for none. */
-void svc_metrics_decision(const char *action, bool allowed, const char *reason);
+/* A mask of enum kv_policy_reason, of which the lowest counts; 0: allowed. */
+void svc_metrics_decision(enum kv_policy_action action, uint32_t reasons);
 
 void svc_metrics_engine_lost(const char *kind);
 void svc_metrics_audit(uint64_t entries, bool signed_head, uint64_t now_us);

@@ -3,10 +3,10 @@
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/id.h"
-#include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
+#include "dataplane/crypto/secret.h"
 #include "server/service/svc_int.h"
-#include "server/service/svc_metrics.h"
 #include "server/store/store_policy.h"
 
 #include <stdio.h>
@@ -76,6 +76,25 @@ KV_RC svc_rules_read(struct kv_pg *pg, const struct kv_id *tenant, struct kv_err
     kv_buf_done(&row.bodies[0]);
     kv_buf_done(&row.bodies[1]);
     return rc;
+}
+
+/* --- the table of those in use ------------------------------------------------------------------------------------ */
+
+static KV_RC hash_name(void *ctx, const char *text, uint64_t *ret_hash)
+{
+    const struct kv_svc *svc = ctx;
+    uint8_t mac[32];
+    struct kv_bytes data = KV_BYTES(text, strlen(text));
+    KV_TRY(kv_hmac_sha256(svc->names_key, &data, 1, mac));
+    memcpy(ret_hash, mac, sizeof *ret_hash);
+    return KV_OK;
+}
+
+KV_RC svc_rules_start(struct kv_svc *svc)
+{
+    const struct kv_policy_hasher hasher = {.hash = hash_name, .ctx = svc};
+    KV_TRY(kv_secret_random(svc->env, 32, &svc->names_key));
+    return kv_policy_table_new(KV_MAX_RULES_KNOWN, &hasher, &svc->decisions);
 }
 
 /* --- memory ------------------------------------------------------------------------------------------------------- */
@@ -180,104 +199,6 @@ void svc_rules_done(struct kv_svc *svc)
         svc_rules_free(rules);
     }
     kv_idmap_done(&svc->rules);
-}
-
-/* --- deciding ----------------------------------------------------------------------------------------------------- */
-
-static void list_reasons(uint32_t reasons, char *text, size_t size)
-{
-    size_t used = 0;
-    text[0] = '\0';
-    for (unsigned i = 0; i < KV_POLICY_REASONS && used < size; i++) {
-        if ((reasons & 1u << i) != 0) {
-            used += (size_t)snprintf(text + used, size - used, "%s%s", used == 0 ? "" : ", ",
-                                     kv_policy_reason_name(1u << i));
-        }
-    }
-}
-
-static KV_RC refuse(struct kv_call *call, const struct svc_rules *rules, uint32_t reasons)
-{
-    char text[140];
-    if ((reasons & KV_POLICY_TENANT_INACTIVE) != 0) {
-        return kv_fail(&call->info, KV_E_TENANT_SUSPENDED, "the tenant is %s, so nothing is moved for it",
-                       rules->state);
-    }
-    list_reasons(reasons, text, sizeof text);
-    return kv_fail(&call->info, KV_E_POLICY_DENIED, "denied by policy: %s", text);
-}
-
-KV_RC svc_rules_decide(struct kv_call *call, const struct svc_rules *rules, const char *class_name,
-                       const struct kv_policy_facts *facts, struct kv_policy_decision *ret_decision)
-{
-    struct kv_policy_facts all = *facts;
-    all.tenant_active = rules->active;
-    all.obligations_known = KV_POLICY_OBLIGATIONS_ALL; /* the engine records before it answers, and passes blocks on */
-    kv_policy_eval(kv_policy_class(rules->set, class_name), &all, ret_decision);
-    svc_metrics_decision(kv_policy_action_name(facts->action), ret_decision->allowed,
-                         kv_policy_reason_name(ret_decision->reasons));
-    return ret_decision->allowed ? KV_OK : refuse(call, rules, ret_decision->reasons);
-}
-
-static const char *class_or_default(const char *name)
-{
-    return name == NULL || name[0] == '\0' ? "default" : name;
-}
-
-KV_RC svc_rules_session(struct kv_call *call, const struct svc_session_ask *ask, uint64_t *ret_max_age_s,
-                        uint64_t *ret_max_idle_s)
-{
-    const struct svc_rules *rules = NULL;
-    const char *class_name = class_or_default(ask->class_name);
-    struct kv_policy_decision decision;
-    struct kv_policy_facts facts = {.action = KV_POLICY_SESSION,
-                                    .same_tenant = true,
-                                    .names = {kv_policy_text(ask->model), {0}, kv_policy_text(ask->region)}};
-    KV_TRY(svc_rules_get(call, &call->who.tenant, &rules));
-    enum kv_err rc = svc_rules_decide(call, rules, class_name, &facts, &decision);
-    if (rc == KV_OK) {
-        const struct kv_policy *policy = kv_policy_class(rules->set, class_name);
-        *ret_max_age_s = policy->limits.age_s;
-        *ret_max_idle_s = policy->limits.idle_s;
-    }
-    svc_rules_put(call->svc, rules);
-    return rc;
-}
-
-KV_RC svc_rules_session_quota(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)
-{
-    struct svc_rules *rules KV_CLEANUP(svc_rules_freep) = NULL;
-    uint64_t count = 0;
-    KV_TRY(svc_rules_read(pg, tenant, info, &rules));
-    if (rules->set->quota.sessions == KV_POLICY_NO_LIMIT) {
-        return KV_OK;
-    }
-    KV_TRY(kv_store_session_count_kept(pg, tenant, info, &count));
-    if (count <= rules->set->quota.sessions) {
-        return KV_OK;
-    }
-    return kv_fail(info, KV_E_QUOTA_SESSIONS, "the policy allows %llu sessions; erase one that is not needed any more",
-                   (unsigned long long)rules->set->quota.sessions);
-}
-
-static enum kv_policy_basis basis_of(const char *name)
-{
-    static const char *const names[KV_BASES] = {"gdpr_art17", "retention", "contract", "other"};
-    unsigned i = 0;
-    while (i < KV_BASES && strcmp(names[i], name) != 0) {
-        i++;
-    }
-    return (enum kv_policy_basis)i; /* KV_BASES: not known, and so denied */
-}
-
-KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *basis, bool reason_given)
-{
-    const struct svc_rules *rules = NULL;
-    struct kv_policy_decision decision;
-    struct kv_policy_facts facts = {
-        .action = KV_POLICY_ERASE, .same_tenant = true, .basis = basis_of(basis), .reason_given = reason_given};
-    KV_TRY(svc_rules_get(call, tenant, &rules));
-    enum kv_err rc = svc_rules_decide(call, rules, "default", &facts, &decision); /* the same for every class */
-    svc_rules_put(call->svc, rules);
-    return rc;
+    kv_policy_table_free(svc->decisions);
+    kv_secret_free(svc->names_key);
 }

@@ -34,6 +34,17 @@ void svc_rules_freep(struct svc_rules **rules);
 KV_RC svc_rules_decide(struct kv_call *call, const struct svc_rules *rules, const char *class_name,
                        const struct kv_policy_facts *facts, struct kv_policy_decision *ret_decision);
 
+/* A transfer of `session`, whose facts are complete but for names, tenant_active and obligations_known, which are
+ * filled in. The same as above, and what holds for the blocks. Mostly without a lock: see policy_table.h. */
+struct svc_session;
+struct svc_pool_names;
+struct svc_verdict {
+    uint32_t tiers_allowed;
+    struct kv_policy_bounds bounds;
+};
+KV_RC svc_rules_transfer(struct kv_call *call, const struct svc_session *session, const struct svc_pool_names *pool,
+                         struct kv_policy_facts *facts, struct svc_verdict *ret_verdict);
+
 /* A new session: its class exists, its model and region are allowed. Then its limits, in seconds; KV_POLICY_NO_LIMIT:
  * none. Before the transaction. `class_name` "" or NULL: "default". */
 struct svc_session_ask {
@@ -47,6 +58,7 @@ KV_RC svc_rules_session_quota(struct kv_pg *pg, const struct kv_id *tenant, stru
  * Nothing else can be in its way. */
 KV_RC svc_rules_erasure(struct kv_call *call, const struct kv_id *tenant, const char *basis, bool reason_given);
 
+KV_RC svc_rules_start(struct kv_svc *svc);
 void svc_rules_done(struct kv_svc *svc); /* at the end: nobody holds a reference any more */
 
 #endif

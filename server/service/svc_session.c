@@ -46,6 +46,16 @@ static void forget_one(struct kv_svc *svc)
     }
 }
 
+void svc_session_place(struct kv_svc *svc, const struct kv_id *id, uint32_t policy_place)
+{
+    pthread_mutex_lock(&svc->registry_mutex);
+    struct svc_session *known = kv_idmap_get(&svc->sessions, id);
+    if (known != NULL) {
+        known->policy_place = policy_place;
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
 /* A revocation is never overwritten by what was read before it. */
 static KV_RC remember(struct kv_svc *svc, const struct svc_session *session)
 {
@@ -211,6 +221,8 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
     svc_model_of_row(row, &session.model);
     snprintf(session.class_name, sizeof session.class_name, "%s", row->class);
     snprintf(session.region, sizeof session.region, "%s", row->region);
+    KV_TRY(kv_policy_table_hash(call->svc->decisions, session.class_name, &session.class_hash));
+    KV_TRY(kv_policy_table_hash(call->svc->decisions, session.region, &session.region_hash));
     if (!session.revoked) {
         KV_TRY(open_keys(call, row));
     }
@@ -242,6 +254,7 @@ KV_RC svc_session_open(struct kv_call *call, const struct kv_id *id, struct svc_
         }
         return refuse_revoked(call, &session);
     }
+    kv_policy_table_expect(call->svc->decisions, session.policy_place);
     svc_use_note(call->svc, id, call->svc->env->realtime_us(call->svc->env->ctx));
     *ret_session = session;
     return KV_OK;

@@ -68,47 +68,32 @@ static uint64_t or_none(uint64_t limit)
 }
 
 /* What the engine keeps to while it stores: it alone knows at each moment what is there. */
-static void limits_of(const struct svc_rules *rules, const struct kv_policy *policy, struct kv_transfer_limits *limits)
+static void limits_of(const struct kv_policy_bounds *bounds, struct kv_transfer_limits *limits)
 {
-    limits->version = rules->set->versions[0] + rules->set->versions[1]; /* both only count up */
-    limits->session_bytes = or_none(policy->limits.session_bytes);
-    limits->session_blocks = or_none(policy->limits.session_blocks);
-    for (unsigned t = KV_TIER_DRAM; t < KV_ENGINE_TIERS; t++) {
-        limits->tenant_bytes[t] = or_none(rules->set->quota.tier_bytes[t]);
-        limits->session_tier_bytes[t] = or_none(policy->limits.tier_bytes[t]);
+    limits->version = bounds->versions[0] + bounds->versions[1]; /* both only count up */
+    limits->session_bytes = or_none(bounds->session_bytes);
+    limits->session_blocks = or_none(bounds->session_blocks);
+    for (unsigned i = 0; i < KV_POLICY_STORING_TIERS; i++) {
+        limits->tenant_bytes[KV_TIER_DRAM + i] = or_none(bounds->tenant_bytes[i]);
+        limits->session_tier_bytes[KV_TIER_DRAM + i] = or_none(bounds->session_tier_bytes[i]);
     }
 }
 
-static KV_RC decide_by(struct kv_call *call, const struct svc_rules *rules, const struct kv_policy_facts *facts,
-                       struct prepared *prepared)
-{
-    struct kv_policy_decision decision;
-    const char *class_name = prepared->session.class_name;
-    KV_TRY(svc_rules_decide(call, rules, class_name, facts, &decision));
-    prepared->tiers_allowed = decision.tiers_allowed;
-    limits_of(rules, kv_policy_class(rules->set, class_name), &prepared->limits);
-    return KV_OK;
-}
-
 static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
-                    const struct kv_model *model, struct prepared *prepared)
+                    const struct svc_pool_names *names, struct prepared *prepared)
 {
-    const struct svc_session *session = &prepared->session;
-    const struct svc_rules *rules = NULL;
-    char layout[65];
-    kv_hex_encode(kv_pool_fingerprint(prepared->pool), 32, layout);
-    struct kv_policy_facts facts = {
-        .action = action,
-        .session_active = !session->revoked,
-        .same_tenant = kv_id_equal(&session->tenant, &call->who.tenant),
-        .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
-        .block_bytes = kv_pool_block_bytes(prepared->pool),
-        .session_age_s = seconds_since(call, session->created_us),
-        .names = {kv_policy_text(model->id), kv_policy_text(layout), kv_policy_text(session->region)}};
-    KV_TRY(svc_rules_get(call, &call->who.tenant, &rules));
-    enum kv_err rc = decide_by(call, rules, &facts, prepared);
-    svc_rules_put(call->svc, rules);
-    return rc;
+    struct svc_session *session = &prepared->session;
+    struct svc_verdict verdict;
+    struct kv_policy_facts facts = {.action = action,
+                                    .session_active = !session->revoked,
+                                    .same_tenant = kv_id_equal(&session->tenant, &call->who.tenant),
+                                    .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
+                                    .block_bytes = kv_pool_block_bytes(prepared->pool),
+                                    .session_age_s = seconds_since(call, session->created_us)};
+    KV_TRY(svc_rules_transfer(call, session, names, &facts, &verdict));
+    prepared->tiers_allowed = verdict.tiers_allowed;
+    limits_of(&verdict.bounds, &prepared->limits);
+    return KV_OK;
 }
 
 static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, const struct kv_blocks_in *in,
@@ -128,13 +113,13 @@ static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, con
 static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
                      struct prepared *prepared)
 {
-    struct kv_model model;
+    struct svc_pool_names names;
     KV_TRY(svc_may_work(call->svc, &call->info));
     KV_TRY(svc_session_open(call, &in->session, &prepared->session));
-    KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &model));
-    KV_TRY(decide(call, action, in, &model, prepared));
+    KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &names));
+    KV_TRY(decide(call, action, in, &names, prepared));
     prepared->tiers_allowed &= ~atomic_load(&call->svc->tiers_draining);
-    return prepare_ids(call, &model, in, prepared);
+    return prepare_ids(call, &names.model, in, prepared);
 }
 
 /* A session revoked in the middle answers like one that was erased before. */

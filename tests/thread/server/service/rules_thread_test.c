@@ -1,6 +1,7 @@
 /* Activation beside decisions: whoever decides sees one version as a whole, and never an older one than the last answer
  * to a change. */
 #include "dataplane/base/id.h"
+#include "server/service/svc_int.h"
 #include "server/service/svc_policy.h"
 #include "server/service/svc_rules.h"
 #include "tests/lib/svc_rig.h"
@@ -21,7 +22,7 @@ static atomic_bool done;
 
 struct reader {
     pthread_t thread;
-    unsigned mixed, older, failed, seen;
+    unsigned mixed, older, failed, seen, denied, from_table;
 };
 
 /* Version n says n in four places. */
@@ -34,7 +35,49 @@ static bool whole(const struct kv_policy_set *set)
     }
     uint32_t tiers = n % 2 == 0 ? 1u << KV_TIER_DRAM : 1u << KV_TIER_NVME;
     return set->quota.sessions == 1000 + n && gold != NULL && gold->limits.block_bytes == 2000 + n &&
-           set->classes[0].limits.session_blocks == 3000 + n && set->classes[0].tiers_allowed == tiers;
+           set->classes[0].limits.session_blocks == 3000 + n && set->classes[0].gist.tiers_allowed == tiers;
+}
+
+/* As a transfer asks, for a session of class "gold", which the first version has. */
+static void ask_transfer(struct kv_call *call, struct svc_session *session, struct reader *reader)
+{
+    struct svc_verdict verdict;
+    struct svc_pool_names pool = {.model = {.id = "m"}};
+    struct kv_policy_facts facts = {
+        .action = KV_POLICY_OFFLOAD, .session_active = true, .same_tenant = true, .block_bytes = 1};
+    uint64_t least = atomic_load(&answered);
+    enum kv_err rc = svc_rules_transfer(call, session, &pool, &facts, &verdict);
+    if (rc != KV_OK) {
+        reader->denied += rc == KV_E_POLICY_DENIED; /* before there is such a class */
+        reader->failed += rc != KV_E_POLICY_DENIED || least > 0;
+        return;
+    }
+    uint64_t n = verdict.bounds.versions[1];
+    uint32_t tiers = n % 2 == 0 ? 1u << KV_TIER_DRAM : 1u << KV_TIER_NVME;
+    reader->mixed += verdict.bounds.session_blocks != 3000 + n || verdict.tiers_allowed != tiers;
+    reader->older += n < least;
+    reader->seen++;
+}
+
+static void *read_transfers(void *arg)
+{
+    struct reader *reader = arg;
+    struct kv_call call = kvt_svc_call(&rig, rig.tenant, KV_ROLE_ENGINE);
+    struct svc_session session = {.tenant = rig.tenant, .class_name = "gold"};
+    reader->failed += kv_policy_table_hash(rig.svc->decisions, "gold", &session.class_hash) != KV_OK;
+    while (!atomic_load(&done)) {
+        ask_transfer(&call, &session, reader);
+    }
+    struct kv_policy_subject subject = {.tenant = rig.tenant,
+                                        .class_hash = session.class_hash,
+                                        .stamp = atomic_load(&rig.svc->change_stamp),
+                                        .now_ns = 0};
+    struct kv_policy_facts facts = {.action = KV_POLICY_OFFLOAD};
+    struct kv_policy_decision decision;
+    ask_transfer(&call, &session, reader); /* nothing changes any more: it is in the table after this */
+    reader->from_table = kv_policy_table_decide(rig.svc->decisions, &subject, &facts, &decision, NULL);
+    kv_call_done(&call);
+    return NULL;
 }
 
 static void *read_rules(void *arg)
@@ -80,7 +123,7 @@ Test(rules_threads, no_decision_mixes_two_versions_or_sees_one_that_was_replaced
     kvt_svc_open(&rig);
     struct kv_call call = kvt_svc_call(&rig, rig.tenant, KV_ROLE_SECURITY_OFFICER);
     for (unsigned i = 0; i < READERS; i++) {
-        pthread_create(&readers[i].thread, NULL, read_rules, &readers[i]);
+        pthread_create(&readers[i].thread, NULL, i == 0 ? read_rules : read_transfers, &readers[i]);
     }
     for (unsigned n = 1; n <= CHANGES; n++) {
         cr_assert_eq(change(&call, n), KV_OK, "%s", call.info.text);
@@ -91,6 +134,7 @@ Test(rules_threads, no_decision_mixes_two_versions_or_sees_one_that_was_replaced
         cr_expect(readers[i].mixed == 0 && readers[i].older == 0 && readers[i].failed == 0, "%u %u %u",
                   readers[i].mixed, readers[i].older, readers[i].failed);
         cr_expect_gt(readers[i].seen, 0);
+        cr_expect(i == 0 || readers[i].from_table == 1, "answered from the table, at last");
     }
     kv_call_done(&call);
     kvt_svc_done(&rig);
