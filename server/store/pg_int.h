@@ -141,13 +141,13 @@ struct kv_pg_many {
 };
 KV_RC kv_pg_fetch_many(struct kv_pg *pg, const struct kv_pg_many *many, kv_pg_fill_fn fill, void *ret_list,
                        size_t *ret_count, struct kv_errinfo *info);
-/* A page of a list, see page.h: the texts that end its two statements, newest or oldest first, with the table's prefix
- * ("" or "s.") and the numbers of three parameters that kv_pg_fetch_page adds. */
-#define KV_PG_PAGE(t, at, id, limit, than, way)                                                            \
-    " AND ($" at "::timestamptz IS NULL OR (" t "created_at, " t "id) " than " ($" at ", $" id "::bytea))" \
-    " ORDER BY " t "created_at" way ", " t "id" way " LIMIT $" limit
-#define KV_PG_PAGE_DESC(t, at, id, limit) KV_PG_PAGE(t, at, id, limit, "<", " DESC")
-#define KV_PG_PAGE_ASC(t, at, id, limit) KV_PG_PAGE(t, at, id, limit, ">", "")
+/* A page of a list, see page.h: the texts that end its two statements, newest or oldest first, with the columns that
+ * are its order and the numbers of three parameters that kv_pg_fetch_page adds. */
+#define KV_PG_PAGE(time, key, at, id, limit, than, way)                                                      \
+    " AND ($" at "::timestamptz IS NULL OR (" time ", " key ") " than " ($" at ", $" id "::bytea)) ORDER BY" \
+    " " time way ", " key way " LIMIT $" limit
+#define KV_PG_PAGE_DESC(time, key, at, id, limit) KV_PG_PAGE(time, key, at, id, limit, "<", " DESC")
+#define KV_PG_PAGE_ASC(time, key, at, id, limit) KV_PG_PAGE(time, key, at, id, limit, ">", "")
 struct kv_pg_paged {
     kv_pg_fill_fn fill;
     size_t size;

@@ -111,8 +111,9 @@ KV_RC kv_store_api_key_lock(struct kv_pg *pg, const struct kv_id *tenant, const 
 KV_RC kv_store_api_key_list(struct kv_pg *pg, const struct kv_id *tenant, struct kv_page *page, struct kv_errinfo *info,
                             struct kv_store_api_key *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query queries[] = {{"api_key_list", LIST_KEYS KV_PG_PAGE_DESC("", "2", "3", "4")},
-                                                 {"api_key_list_up", LIST_KEYS KV_PG_PAGE_ASC("", "2", "3", "4")}};
+    static const struct kv_pg_query queries[] = {
+        {"api_key_list", LIST_KEYS KV_PG_PAGE_DESC("created_at", "id", "2", "3", "4")},
+        {"api_key_list_up", LIST_KEYS KV_PG_PAGE_ASC("created_at", "id", "2", "3", "4")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id_or_null(&args, tenant);
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,

@@ -190,17 +190,6 @@ KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-KV_RC kv_store_erasure_list(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
-                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count)
-{
-    static const struct kv_pg_query query = {"erasure_list",
-                                             SELECT_ERASURE "WHERE tenant_id = $1 AND id > $2 ORDER BY id LIMIT $3"};
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, tenant);
-    kv_pg_arg_id(&args, after);
-    return list(pg, &query, &args, max, ret_list, ret_count, info);
-}
-
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
                                   struct kv_store_erasure *ret_list, size_t *ret_count)
 {
@@ -211,59 +200,43 @@ KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, s
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-/* The page's end: a row more than fits tells that there is another page. */
-static void end_page(struct kv_page *page, size_t *count)
-{
-    page->more = *count > page->limit;
-    *count = page->more ? page->limit : *count;
-}
-
-#define PAGE_FILTER                                                                                            \
-    "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2) AND ($3::bytea IS NULL OR group_id = $3)" \
-    " AND ($4::text IS NULL OR state = $4) AND ($5::timestamptz IS NULL OR "
+#define LIST_ERASURES                                                                \
+    SELECT_ERASURE "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2)" \
+                   " AND ($3::bytea IS NULL OR group_id = $3) AND ($4::text IS NULL OR state = $4)"
 
 KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filter *filter, struct kv_page *page,
                             struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query up = {"erasure_page_up", SELECT_ERASURE PAGE_FILTER
-                                          "(requested_at, id) > ($5, $6)) ORDER BY requested_at, id LIMIT $7"},
-                                    down = {"erasure_page_down", SELECT_ERASURE PAGE_FILTER
-                                            "(requested_at, id) < ($5, $6)) ORDER BY requested_at DESC, id DESC"
-                                            " LIMIT $7"};
+    static const struct kv_pg_query queries[] = {
+        {"erasure_page", LIST_ERASURES KV_PG_PAGE_DESC("requested_at", "id", "5", "6", "7")},
+        {"erasure_page_up", LIST_ERASURES KV_PG_PAGE_ASC("requested_at", "id", "5", "6", "7")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_id_or_null(&args, &filter->session);
     kv_pg_arg_id_or_null(&args, &filter->group);
     kv_pg_arg_text_or_null(&args, filter->state);
-    kv_pg_arg_time_or_null(&args, page->has_after ? page->after_us : 0);
-    kv_pg_arg_id(&args, &page->after);
-    KV_TRY(list(pg, page->ascending ? &up : &down, &args, (size_t)page->limit + 1, ret_list, ret_count, info));
-    end_page(page, ret_count);
-    return KV_OK;
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
-#define CERTIFIED_FILTER                                                                                    \
-    "WHERE tenant_id = $1 AND certified_at IS NOT NULL AND ($2::timestamptz IS NULL OR certified_at >= $2)" \
-    " AND ($3::timestamptz IS NULL OR certified_at < $3) AND ($4::timestamptz IS NULL OR "
+#define LIST_CERTIFIED                                                                                          \
+    SELECT_ERASURE                                                                                              \
+        "WHERE tenant_id = $1 AND certified_at IS NOT NULL AND ($2::timestamptz IS NULL OR certified_at >= $2)" \
+        " AND ($3::timestamptz IS NULL OR certified_at < $3)"
 
 KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_certified_filter *filter,
                                       struct kv_page *page, struct kv_errinfo *info, struct kv_store_erasure *ret_list,
                                       size_t *ret_count)
 {
-    static const struct kv_pg_query up = {"certified_page_up", SELECT_ERASURE CERTIFIED_FILTER
-                                          "(certified_at, id) > ($4, $5)) ORDER BY certified_at, id LIMIT $6"},
-                                    down = {"certified_page_down", SELECT_ERASURE CERTIFIED_FILTER
-                                            "(certified_at, id) < ($4, $5)) ORDER BY certified_at DESC, id DESC"
-                                            " LIMIT $6"};
+    static const struct kv_pg_query queries[] = {
+        {"certified_page", LIST_CERTIFIED KV_PG_PAGE_DESC("certified_at", "id", "4", "5", "6")},
+        {"certified_page_up", LIST_CERTIFIED KV_PG_PAGE_ASC("certified_at", "id", "4", "5", "6")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_time_or_null(&args, filter->from_us);
     kv_pg_arg_time_or_null(&args, filter->to_us);
-    kv_pg_arg_time_or_null(&args, page->has_after ? page->after_us : 0);
-    kv_pg_arg_id(&args, &page->after);
-    KV_TRY(list(pg, page->ascending ? &up : &down, &args, (size_t)page->limit + 1, ret_list, ret_count, info));
-    end_page(page, ret_count);
-    return KV_OK;
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
 /* ---- the walk ---- */

@@ -68,9 +68,6 @@ KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *
 /* Those between REQUESTED and VERIFIED, in the order of their revocations, at most `max`. */
 KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count);
-/* Of a tenant, by id, after `after`. */
-KV_RC kv_store_erasure_list(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
-                            struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count);
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
                                   struct kv_store_erasure *ret_list, size_t *ret_count);
 

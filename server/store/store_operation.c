@@ -110,27 +110,22 @@ KV_RC kv_store_operation_list_open(struct kv_pg *pg, size_t max, struct kv_errin
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-#define PAGE_FILTER                                                                \
-    "WHERE tenant_id IS NOT DISTINCT FROM $1 AND ($2::text IS NULL OR state = $2)" \
-    " AND ($3::text IS NULL OR kind = $3) AND ($4::timestamptz IS NULL OR "
+#define LIST_OPERATIONS                                                                             \
+    SELECT_OPERATION "WHERE tenant_id IS NOT DISTINCT FROM $1 AND ($2::text IS NULL OR state = $2)" \
+                     " AND ($3::text IS NULL OR kind = $3)"
 
 KV_RC kv_store_operation_page(struct kv_pg *pg, const struct kv_store_operation_filter *filter, struct kv_page *page,
                               struct kv_errinfo *info, struct kv_store_operation *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query up = {"operation_page_up", SELECT_OPERATION PAGE_FILTER
-                                          "(created_at, id) > ($4, $5)) ORDER BY created_at, id LIMIT $6"},
-                                    down = {"operation_page_down", SELECT_OPERATION PAGE_FILTER
-                                            "(created_at, id) < ($4, $5)) ORDER BY created_at DESC, id DESC LIMIT $6"};
+    static const struct kv_pg_query queries[] = {
+        {"operation_page", LIST_OPERATIONS KV_PG_PAGE_DESC("created_at", "id", "4", "5", "6")},
+        {"operation_page_up", LIST_OPERATIONS KV_PG_PAGE_ASC("created_at", "id", "4", "5", "6")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id_or_null(&args, &filter->tenant);
     kv_pg_arg_text_or_null(&args, filter->state);
     kv_pg_arg_text_or_null(&args, filter->kind);
-    kv_pg_arg_time_or_null(&args, page->has_after ? page->after_us : 0);
-    kv_pg_arg_id(&args, &page->after);
-    KV_TRY(list(pg, page->ascending ? &up : &down, &args, (size_t)page->limit + 1, ret_list, ret_count, info));
-    page->more = *ret_count > page->limit;
-    *ret_count = page->more ? page->limit : *ret_count;
-    return KV_OK;
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
 static const char *const ended = "the operation has ended";

@@ -120,32 +120,18 @@ KV_RC kv_store_policy_get(struct kv_pg *pg, const struct kv_id *tenant, uint64_t
     return kv_pg_fetch_one(pg, &one, fill_found, &found, info);
 }
 
+#define LIST_POLICIES "SELECT " COLUMNS " FROM policy_version p WHERE p.tenant_id IS NOT DISTINCT FROM $1::bytea"
+
 KV_RC kv_store_policy_list(struct kv_pg *pg, const struct kv_id *tenant, struct kv_page *page, struct kv_errinfo *info,
                            struct kv_store_policy *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query up = {"policy_list_up", "SELECT " COLUMNS " FROM policy_version p"
-                                                            " WHERE p.tenant_id IS NOT DISTINCT FROM $1::bytea"
-                                                            " AND ($2 = false OR (p.created_at, p.id) > ($3, $4))"
-                                                            " ORDER BY p.created_at, p.id LIMIT $5"};
-    static const struct kv_pg_query down = {
-        "policy_list_down", "SELECT " COLUMNS " FROM policy_version p WHERE p.tenant_id IS NOT DISTINCT FROM $1::bytea"
-                            " AND ($2 = false OR (p.created_at, p.id) < ($3, $4))"
-                            " ORDER BY p.created_at DESC, p.id DESC LIMIT $5"};
+    static const struct kv_pg_query queries[] = {
+        {"policy_list", LIST_POLICIES KV_PG_PAGE_DESC("p.created_at", "p.id", "2", "3", "4")},
+        {"policy_list_up", LIST_POLICIES KV_PG_PAGE_ASC("p.created_at", "p.id", "2", "3", "4")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id_or_null(&args, tenant);
-    kv_pg_arg_bool(&args, page->has_after);
-    kv_pg_arg_time(&args, page->after_us);
-    kv_pg_arg_id(&args, &page->after);
-    kv_pg_arg_u64(&args, page->limit + UINT64_C(1));
-    struct kv_pg_many many = {.query = page->ascending ? &up : &down,
-                              .args = &args,
-                              .max = page->limit + (size_t)1,
-                              .size = sizeof ret_list[0]};
-    size_t count = 0;
-    KV_TRY(kv_pg_fetch_many(pg, &many, fill, ret_list, &count, info));
-    page->more = count > page->limit;
-    *ret_count = page->more ? page->limit : count;
-    return KV_OK;
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
 static KV_RC insert(struct kv_pg *pg, struct kv_store_policy *policy, const char *body, struct kv_errinfo *info)

@@ -189,8 +189,8 @@ KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filt
                             struct kv_errinfo *info, struct kv_store_session *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query queries[] = {
-        {"session_list", LIST_SESSIONS KV_PG_PAGE_DESC("s.", "9", "10", "11")},
-        {"session_list_up", LIST_SESSIONS KV_PG_PAGE_ASC("s.", "9", "10", "11")}};
+        {"session_list", LIST_SESSIONS KV_PG_PAGE_DESC("s.created_at", "s.id", "9", "10", "11")},
+        {"session_list_up", LIST_SESSIONS KV_PG_PAGE_ASC("s.created_at", "s.id", "9", "10", "11")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_raw_or_null(&args, filter->external_hmac, filter->external_hmac == NULL ? 0 : 32);

@@ -160,8 +160,9 @@ KV_RC kv_store_tenant_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_e
 KV_RC kv_store_tenant_list(struct kv_pg *pg, const struct kv_store_tenant_filter *filter, struct kv_page *page,
                            struct kv_errinfo *info, struct kv_store_tenant *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query queries[] = {{"tenant_list", LIST_TENANTS KV_PG_PAGE_DESC("", "4", "5", "6")},
-                                                 {"tenant_list_up", LIST_TENANTS KV_PG_PAGE_ASC("", "4", "5", "6")}};
+    static const struct kv_pg_query queries[] = {
+        {"tenant_list", LIST_TENANTS KV_PG_PAGE_DESC("created_at", "id", "4", "5", "6")},
+        {"tenant_list_up", LIST_TENANTS KV_PG_PAGE_ASC("created_at", "id", "4", "5", "6")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_text_or_null(&args, filter->state);
     kv_pg_arg_text_or_null(&args, filter->label == NULL ? NULL : filter->label->name);

@@ -325,12 +325,6 @@ Test(erasure, lists_are_bounded_and_in_order)
     cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 2));
     cr_assert(lt(i64, list[0].revocation_seq, list[1].revocation_seq));
-    struct kv_id lowest = store_id(218);
-    cr_assert(eq(int, kv_store_erasure_list(pg, &tenant, &none, 3, &info, list, &count), KV_OK));
-    cr_assert(eq(sz, count, 3));
-    cr_assert(kv_id_equal(&list[0].id, &lowest));
-    cr_assert(eq(int, kv_store_erasure_list(pg, &tenant, &list[1].id, 3, &info, list, &count), KV_OK));
-    cr_assert(eq(sz, count, 1));
     cr_assert(eq(int, kv_store_erasure_list_batch(pg, &batch, 3, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 3));
     cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_batch(pg, &list[0].id, &none, &info)), KV_OK));
