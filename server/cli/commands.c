@@ -122,9 +122,10 @@ static const struct cli_column session_columns[] = {COL("ID", "id"),
                                                     LAST};
 static const struct cli_column erasure_columns[] = {COL("ID", "id"),
                                                     COL("STATE", "state"),
-                                                    COL("SESSION", "session_id"),
+                                                    COL("SCOPE", "scope"),
                                                     COL("BASIS", "basis"),
                                                     WHEN("REQUESTED", "requested_at"),
+                                                    WIDE("SESSIONS", "sessions"),
                                                     WIDE("GROUP", "group_id"),
                                                     WIDE("CERTIFICATE", "certificate_id"),
                                                     LAST};
@@ -255,7 +256,7 @@ static const struct cli_flag erase_flags[] = {
     END};
 static const struct cli_flag erasures_ls[] = {
     STATE_FILTER, TEXT("session", "SESSION", CLI_QUERY, "session_id", "of this session"),
-    TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many"), END};
+    TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many; none: no members"), END};
 static const struct cli_flag certs_get[] = {
     SWITCH("bundle", CLI_LOCAL, NULL, "the signed text, with its proof"),
     SWITCH("jws", CLI_LOCAL, NULL, "the signature alone, as a compact JWS"),
@@ -263,8 +264,10 @@ static const struct cli_flag certs_get[] = {
 static const struct cli_flag certs_verify[] = {
     TEXT("keys", "DIR", CLI_LOCAL, NULL, "holds jwks.json and log.vkey, from where you trust; else FILE's folder"),
     SWITCH("online", CLI_LOCAL, NULL, "let the server do it, with its own keys"), END};
-static const struct cli_flag certs_export[] = {KIND(CLI_PAST, "from", "WHEN", CLI_QUERY, "from", "issued since"),
-                                               KIND(CLI_PAST, "to", "WHEN", CLI_QUERY, "to", "issued until"), END};
+static const struct cli_flag certs_export[] = {
+    KIND(CLI_PAST, "from", "WHEN", CLI_QUERY, "from", "issued since"),
+    KIND(CLI_PAST, "to", "WHEN", CLI_QUERY, "to", "issued until"),
+    TEXT("group", "ERASURE", CLI_QUERY, "group_id", "of members of this erasure of many"), END};
 #define AUDIT_FILTERS                                                                                          \
     TEXT("op", "OP", CLI_QUERY, "op", "of this kind"), TEXT("actor", "ID", CLI_QUERY, "actor", "by this key"), \
         TEXT("session", "SESSION", CLI_QUERY, "session_id", "about this session"),                             \

@@ -16,6 +16,7 @@
 const struct kv_field kv_q_certificates[] = {
     {"from", KV_TEXT, false, 1, 40, NULL},
     {"to", KV_TEXT, false, 1, 40, NULL},
+    {"group_id", KV_TEXT, false, 1, 40, NULL},
     {0},
 };
 
@@ -135,6 +136,8 @@ KV_RC kv_h_certificate_text(struct kv_call *call, struct kv_req *req)
 
 static KV_RC read_filter(struct kv_call *call, const struct kv_req *req, struct kv_certificate_filter *ret_filter)
 {
+    *ret_filter = (struct kv_certificate_filter){0};
+    KV_TRY(kv_h_query_id(call, req, "group_id", "era", &ret_filter->group));
     KV_TRY(kv_h_query_time(call, req, "from", &ret_filter->from_us));
     return kv_h_query_time(call, req, "to", &ret_filter->to_us);
 }

@@ -53,6 +53,7 @@ static void write_links(struct kv_buf *out, const struct kv_erasure_view *erasur
     write_link(out, "self", "/v1/erasures/", id, "");
     if (is_group(erasure)) {
         write_link(out, "members", "/v1/erasures?group_id=", id, "");
+        write_link(out, "certificates", "/v1/certificates?group_id=", id, "");
     } else {
         write_link(out, "certificate", "/v1/erasures/", id, "/certificate");
         kv_id_text("ses", &erasure->session, other);
@@ -386,7 +387,11 @@ KV_RC kv_h_erasures(struct kv_call *call, struct kv_req *req)
     struct kv_erasure_filter filter = {.state = kv_h_query_text(req, "state")};
     KV_TRY(kv_h_page(call, req, &page));
     KV_TRY(kv_h_query_id(call, req, "session_id", "ses", &filter.session));
-    KV_TRY(kv_h_query_id(call, req, "group_id", "era", &filter.group));
+    const char *group = kv_h_query_text(req, "group_id");
+    filter.alone = group != NULL && strcmp(group, "none") == 0;
+    if (!filter.alone) {
+        KV_TRY(kv_h_query_id(call, req, "group_id", "era", &filter.group));
+    }
     struct kv_erasure_view *list KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)KV_MAX_PAGE_ITEMS, sizeof *list);
     size_t count = 0;
     if (list == NULL) {

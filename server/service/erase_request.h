@@ -45,8 +45,8 @@ KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_gro
 void svc_group_begin(struct kv_svc *svc, const struct kv_store_group *group, const struct svc_group_taken *taken);
 KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
                        struct kv_errinfo *info);
-KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
-                     struct kv_erasure_view *ret_view);
+void svc_group_view(struct kv_svc *svc, const struct kv_store_group *group,
+                    const struct kv_store_group_progress *progress, struct kv_erasure_view *ret_view);
 /* The janitor's step: open groups go on and end. */
 KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 

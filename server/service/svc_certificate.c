@@ -118,7 +118,7 @@ static KV_RC list_rows(struct kv_call *call, const struct kv_certificate_filter 
                        struct kv_store_erasure *rows, size_t *ret_count)
 {
     struct kv_store_certified_filter wanted = {
-        .tenant = call->who.tenant, .from_us = filter->from_us, .to_us = filter->to_us};
+        .tenant = call->who.tenant, .group = filter->group, .from_us = filter->from_us, .to_us = filter->to_us};
     return kv_store_erasure_page_certified(call->pg, &wanted, page, &call->info, rows, ret_count);
 }
 

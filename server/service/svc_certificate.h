@@ -23,6 +23,7 @@ KV_RC kv_svc_certificate_get(struct kv_call *call, const struct kv_id *erasure, 
                              struct kv_buf *ret_bytes);
 struct kv_certificate_filter {
     uint64_t from_us, to_us; /* [from, to) of the issue; 0: open */
+    struct kv_id group;      /* of its members; zero: any */
 };
 /* `ret_list` has room for KV_MAX_PAGE_ITEMS. */
 KV_RC kv_svc_certificate_list(struct kv_call *call, const struct kv_certificate_filter *filter, struct kv_page *page,

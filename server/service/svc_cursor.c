@@ -1,6 +1,7 @@
-/* The key that cursors are signed with: made once a cluster, at a start, and never shown. See svc_cursor.h. */
+/* The key that cursors are signed with: made once a cluster, at a start, and never shown; and the order of lists. */
 #include "server/service/svc_cursor.h"
 
+#include "dataplane/base/id.h"
 #include "dataplane/crypto/hash.h"
 #include "server/service/svc_int.h"
 #include "server/store/store_cluster.h"
@@ -25,4 +26,9 @@ KV_RC kv_svc_cursor_mac(struct kv_svc *svc, struct kv_bytes data, uint8_t ret_ma
     KV_TRY(kv_hmac_sha256(svc->cursor_key, &data, 1, mac));
     memcpy(ret_mac, mac, KV_CURSOR_MAC_BYTES);
     return KV_OK;
+}
+
+int svc_page_order(uint64_t a_us, const struct kv_id *a, uint64_t b_us, const struct kv_id *b)
+{
+    return a_us != b_us ? (a_us < b_us ? -1 : 1) : kv_id_compare(a, b);
 }

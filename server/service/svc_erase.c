@@ -235,7 +235,10 @@ static KV_RC many_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(kv_store_group_insert(pg, &tx->group, info));
     KV_TRY(svc_group_record(svc, pg, &tx->group, info));
     KV_TRY(svc_group_expand(svc, pg, &tx->group, info, &tx->taken));
-    return svc_group_view(svc, pg, &tx->group, info, &tx->made->erasure);
+    struct kv_store_group_progress progress;
+    KV_TRY(kv_store_group_progress(pg, &tx->group.id, info, &progress));
+    svc_group_view(svc, &tx->group, &progress, &tx->made->erasure);
+    return KV_OK;
 }
 
 static KV_RC erase_many(struct request_tx *tx)
@@ -427,7 +430,10 @@ static KV_RC get_group(struct kv_call *call, const struct kv_id *id, struct kv_e
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such erasure");
     }
     KV_TRY(rc);
-    return svc_group_view(call->svc, call->pg, group, &call->info, ret_erasure);
+    struct kv_store_group_progress progress;
+    KV_TRY(kv_store_group_progress(call->pg, id, &call->info, &progress));
+    svc_group_view(call->svc, group, &progress, ret_erasure);
+    return KV_OK;
 }
 
 KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure)
@@ -448,19 +454,67 @@ KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, stru
     return KV_OK;
 }
 
+/* Two pages in one order, one of single erasures and one of groups. */
+struct both {
+    struct kv_store_erasure *rows;
+    struct kv_store_group_status *groups;
+    size_t row_count, group_count;
+    struct kv_page of_groups;
+};
+
+static KV_RC read_both(struct kv_call *call, const struct kv_erasure_filter *filter, struct kv_page *page,
+                       struct both *both)
+{
+    struct kv_store_erasure_filter wanted = {.tenant = call->who.tenant,
+                                             .session = filter->session,
+                                             .group = filter->group,
+                                             .alone = filter->alone,
+                                             .state = filter->state};
+    KV_TRY(kv_store_erasure_page(call->pg, &wanted, page, &call->info, both->rows, &both->row_count));
+    if (!kv_id_is_zero(&filter->session) || !kv_id_is_zero(&filter->group)) {
+        return KV_OK;
+    }
+    return kv_store_group_page(call->pg, &call->who.tenant, filter->state, &both->of_groups, &call->info, both->groups,
+                               &both->group_count);
+}
+
+static void merge(struct kv_svc *svc, const struct both *both, struct kv_page *page, struct kv_erasure_view *ret_list,
+                  size_t *ret_count)
+{
+    size_t row = 0, group = 0, count = 0;
+    while (count < page->limit && (row < both->row_count || group < both->group_count)) {
+        const struct kv_store_erasure *single = &both->rows[row];
+        const struct kv_store_group_status *many = &both->groups[group];
+        bool groups_turn = row == both->row_count;
+        if (row < both->row_count && group < both->group_count) {
+            int order = svc_page_order(many->group.created_us, &many->group.id, single->at_us[KV_ERASURE_REQUESTED],
+                                       &single->id);
+            groups_turn = page->ascending ? order < 0 : order > 0;
+        }
+        if (groups_turn) {
+            svc_group_view(svc, &many->group, &many->progress, &ret_list[count++]);
+            group++;
+        } else {
+            view_of(svc, single, &ret_list[count++]);
+            row++;
+        }
+    }
+    page->more = page->more || both->of_groups.more || row < both->row_count || group < both->group_count;
+    *ret_count = count;
+}
+
 KV_RC kv_svc_erasure_list(struct kv_call *call, const struct kv_erasure_filter *filter, struct kv_page *page,
                           struct kv_erasure_view *ret_list, size_t *ret_count)
 {
-    struct kv_store_erasure *rows KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)page->limit + 1, sizeof *rows);
-    if (rows == NULL) {
+    size_t room = (size_t)page->limit + 1;
+    struct kv_store_erasure *rows KV_CLEANUP(kv_freep) = kv_alloc_array(room, sizeof *rows);
+    struct kv_store_group_status *groups KV_CLEANUP(kv_freep) = kv_alloc_array(room, sizeof *groups);
+    if (rows == NULL || groups == NULL) {
         return KV_E_NO_MEMORY;
     }
-    struct kv_store_erasure_filter wanted = {
-        .tenant = call->who.tenant, .session = filter->session, .group = filter->group, .state = filter->state};
-    KV_TRY(kv_store_erasure_page(call->pg, &wanted, page, &call->info, rows, ret_count));
-    for (size_t i = 0; i < *ret_count; i++) {
-        view_of(call->svc, &rows[i], &ret_list[i]);
-    }
+    struct both both = {.rows = rows, .groups = groups, .of_groups = *page};
+    KV_TRY(read_both(call, filter, page, &both));
+    merge(call->svc, &both, page, ret_list, ret_count);
     return KV_OK;
 }
 

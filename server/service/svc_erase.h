@@ -80,8 +80,10 @@ KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, stru
 struct kv_erasure_filter {
     const char *state;           /* NULL: any */
     struct kv_id session, group; /* zero: any */
+    bool alone;                  /* what was asked for by itself: no members of groups */
 };
-/* Of single sessions, members of groups among them. `ret_list` has room for KV_MAX_PAGE_ITEMS. */
+/* Of single sessions, members of groups among them, and groups, by the time of the request; with a session or a group
+ * only of single ones. `ret_list` has room for KV_MAX_PAGE_ITEMS. */
 KV_RC kv_svc_erasure_list(struct kv_call *call, const struct kv_erasure_filter *filter, struct kv_page *page,
                           struct kv_erasure_view *ret_list, size_t *ret_count);
 /* KV_E_IRREVERSIBLE, and what can be called back instead; KV_E_NOT_FOUND. */

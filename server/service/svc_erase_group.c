@@ -266,26 +266,6 @@ KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *
 
 /* --- what is said of it ------------------------------------------------------------------------------------------ */
 
-/* What every session reached; while more may come, that is the request. */
-static enum kv_erasure_state state_of(const struct kv_store_group *group,
-                                      const struct kv_store_group_progress *progress)
-{
-    if (group->state == KV_GROUP_EXPANDING) {
-        return KV_ERASURE_REQUESTED;
-    }
-    for (unsigned state = KV_ERASURE_REQUESTED; state < KV_ERASURE_CERTIFIED; state++) {
-        if (progress->states[state] > 0) {
-            return (enum kv_erasure_state)state;
-        }
-    }
-    for (unsigned state = KV_ERASURE_BLOCKED_HOLD; state <= KV_ERASURE_QUARANTINED; state++) {
-        if (progress->states[state] > 0) {
-            return (enum kv_erasure_state)state;
-        }
-    }
-    return KV_ERASURE_CERTIFIED;
-}
-
 static void put_steps(const struct kv_store_group *group, const struct kv_store_group_progress *progress,
                       struct kv_erasure_view *view)
 {
@@ -307,14 +287,13 @@ static void put_label_name(const struct kv_store_group *group, char ret_label[KV
     }
 }
 
-KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
-                     struct kv_erasure_view *ret_view)
+void svc_group_view(struct kv_svc *svc, const struct kv_store_group *group,
+                    const struct kv_store_group_progress *progress, struct kv_erasure_view *ret_view)
 {
     static const enum kv_erasure_scope scopes[] = {
         [KV_GROUP_LABEL] = KV_SCOPE_LABEL, [KV_GROUP_IDLE] = KV_SCOPE_IDLE, [KV_GROUP_TENANT] = KV_SCOPE_TENANT};
-    struct kv_store_group_progress progress;
-    KV_TRY(kv_store_group_progress(pg, &group->id, info, &progress));
-    enum kv_erasure_state state = state_of(group, &progress);
+    /* While more may come, what all reached is the request. */
+    enum kv_erasure_state state = group->state == KV_GROUP_EXPANDING ? KV_ERASURE_REQUESTED : progress->reached;
     *ret_view = (struct kv_erasure_view){.id = group->id,
                                          .tenant = group->tenant,
                                          .scope = scopes[group->scope],
@@ -325,13 +304,12 @@ KV_RC svc_group_view(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store
                                          .cutoff_us = group->cutoff_us,
                                          .expanding = group->state == KV_GROUP_EXPANDING,
                                          .sessions = group->sessions,
-                                         .sessions_certified = progress.states[KV_ERASURE_CERTIFIED],
-                                         .sessions_quarantined = progress.states[KV_ERASURE_QUARANTINED]};
+                                         .sessions_certified = progress->states[KV_ERASURE_CERTIFIED],
+                                         .sessions_quarantined = progress->states[KV_ERASURE_QUARANTINED]};
     snprintf(ret_view->basis, sizeof ret_view->basis, "%s", group->basis);
     put_label_name(group, ret_view->label);
-    put_steps(group, &progress, ret_view);
+    put_steps(group, progress, ret_view);
     if (!kv_erasure_ended(ret_view)) {
-        ret_view->eta_ms = svc_erase_eta_ms(svc, open_members(&progress));
+        ret_view->eta_ms = svc_erase_eta_ms(svc, open_members(progress));
     }
-    return KV_OK;
 }

@@ -282,6 +282,10 @@ KV_RC svc_pool_borrow(struct kv_call *call, const struct kv_id *pool, struct kv_
 void svc_engines_expire(struct kv_svc *svc);
 void svc_engines_done(struct kv_svc *svc);
 
+/* --- svc_cursor.c */
+/* The order of lists that are made in memory, as the database's (time, id): < 0, 0, > 0. */
+int svc_page_order(uint64_t a_us, const struct kv_id *a, uint64_t b_us, const struct kv_id *b);
+
 /* --- sequencer.c */
 #define SVC_REF_BYTES 17
 enum svc_ref { SVC_REF_REQUEST = 'q', SVC_REF_DESTROY = 'd', SVC_REF_CERTIFICATE = 'c' };

@@ -76,15 +76,10 @@ static void fill_item(struct kv_svc *svc, const struct svc_engine *engine, struc
                                     .pools = pools_of(svc, &engine->id)};
 }
 
-static int order(uint64_t a_us, const struct kv_id *a, uint64_t b_us, const struct kv_id *b)
-{
-    return a_us != b_us ? (a_us < b_us ? -1 : 1) : memcmp(a->b, b->b, sizeof a->b);
-}
-
 static int by_age(const void *a, const void *b)
 {
     const struct kv_engine_item *x = a, *y = b;
-    return order(x->registered_us, &x->id, y->registered_us, &y->id);
+    return svc_page_order(x->registered_us, &x->id, y->registered_us, &y->id);
 }
 
 static int by_youth(const void *a, const void *b)
@@ -94,7 +89,7 @@ static int by_youth(const void *a, const void *b)
 
 static bool behind(const struct kv_page *page, const struct svc_engine *engine)
 {
-    int side = order(engine->registered_us, &engine->id, page->after_us, &page->after);
+    int side = svc_page_order(engine->registered_us, &engine->id, page->after_us, &page->after);
     return !page->has_after || (page->ascending ? side > 0 : side < 0);
 }
 

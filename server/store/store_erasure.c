@@ -200,41 +200,44 @@ KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, s
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-#define LIST_ERASURES                                                                \
-    SELECT_ERASURE "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2)" \
-                   " AND ($3::bytea IS NULL OR group_id = $3) AND ($4::text IS NULL OR state = $4)"
+#define LIST_ERASURES                                                                               \
+    SELECT_ERASURE "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2)"                \
+                   " AND ($3::bytea IS NULL OR group_id = $3) AND ($4::text IS NULL OR state = $4)" \
+                   " AND (NOT $5::boolean OR group_id IS NULL)"
 
 KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filter *filter, struct kv_page *page,
                             struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query queries[] = {
-        {"erasure_page", LIST_ERASURES KV_PG_PAGE_DESC("requested_at", "id", "5", "6", "7")},
-        {"erasure_page_up", LIST_ERASURES KV_PG_PAGE_ASC("requested_at", "id", "5", "6", "7")}};
+        {"erasure_page", LIST_ERASURES KV_PG_PAGE_DESC("requested_at", "id", "6", "7", "8")},
+        {"erasure_page_up", LIST_ERASURES KV_PG_PAGE_ASC("requested_at", "id", "6", "7", "8")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_id_or_null(&args, &filter->session);
     kv_pg_arg_id_or_null(&args, &filter->group);
     kv_pg_arg_text_or_null(&args, filter->state);
+    kv_pg_arg_bool(&args, filter->alone);
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
                             &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
-#define LIST_CERTIFIED                                                                                          \
-    SELECT_ERASURE                                                                                              \
-        "WHERE tenant_id = $1 AND certified_at IS NOT NULL AND ($2::timestamptz IS NULL OR certified_at >= $2)" \
-        " AND ($3::timestamptz IS NULL OR certified_at < $3)"
+#define LIST_CERTIFIED                                                                                      \
+    SELECT_ERASURE                                                                                          \
+    "WHERE tenant_id = $1 AND certified_at IS NOT NULL AND ($2::timestamptz IS NULL OR certified_at >= $2)" \
+    " AND ($3::timestamptz IS NULL OR certified_at < $3) AND ($4::bytea IS NULL OR group_id = $4)"
 
 KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_certified_filter *filter,
                                       struct kv_page *page, struct kv_errinfo *info, struct kv_store_erasure *ret_list,
                                       size_t *ret_count)
 {
     static const struct kv_pg_query queries[] = {
-        {"certified_page", LIST_CERTIFIED KV_PG_PAGE_DESC("certified_at", "id", "4", "5", "6")},
-        {"certified_page_up", LIST_CERTIFIED KV_PG_PAGE_ASC("certified_at", "id", "4", "5", "6")}};
+        {"certified_page", LIST_CERTIFIED KV_PG_PAGE_DESC("certified_at", "id", "5", "6", "7")},
+        {"certified_page_up", LIST_CERTIFIED KV_PG_PAGE_ASC("certified_at", "id", "5", "6", "7")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_time_or_null(&args, filter->from_us);
     kv_pg_arg_time_or_null(&args, filter->to_us);
+    kv_pg_arg_id_or_null(&args, &filter->group);
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
                             &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }

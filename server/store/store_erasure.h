@@ -75,13 +75,14 @@ KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, s
 struct kv_store_erasure_filter {
     struct kv_id tenant;
     struct kv_id session, group; /* zero: any */
+    bool alone;                  /* of no group */
     const char *state;           /* NULL: any */
 };
 KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filter *filter, struct kv_page *page,
                             struct kv_errinfo *info, struct kv_store_erasure *ret_list, size_t *ret_count);
 /* The certified ones, by the time of their certificate; [from, to), 0: open. The same room. */
 struct kv_store_certified_filter {
-    struct kv_id tenant;
+    struct kv_id tenant, group; /* no group: any */
     uint64_t from_us, to_us;
 };
 KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_certified_filter *filter,

@@ -182,46 +182,77 @@ KV_RC kv_store_group_tenant_erased(struct kv_pg *pg, const struct kv_id *tenant,
 
 /* ---- how far it is ---- */
 
-struct progress_row {
-    uint64_t state, count, first_us, last_us;
-};
+/* What every erasure of a group reached: the least of their states, and what is stuck counts before what is done. */
+#define REACHED                                                                                                 \
+    "coalesce((ARRAY['requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified',"            \
+    " 'blocked_hold', 'needs_approval', 'quarantined'])[min(array_position(ARRAY['requested', 'fenced',"        \
+    " 'staged', 'rekeyed', 'destroyed', 'purged', 'verified', 'blocked_hold', 'needs_approval', 'quarantined'," \
+    " 'certified'], state))], 'certified')"
+
+/* In the order of enum kv_erasure_state. */
+#define PROGRESS                                                                                                 \
+    "SELECT " REACHED ", count(*) FILTER (WHERE state = 'requested'), count(*) FILTER (WHERE state = 'fenced')," \
+    " count(*) FILTER (WHERE state = 'staged'), count(*) FILTER (WHERE state = 'rekeyed'),"                      \
+    " count(*) FILTER (WHERE state = 'destroyed'), count(*) FILTER (WHERE state = 'purged'),"                    \
+    " count(*) FILTER (WHERE state = 'verified'), count(*) FILTER (WHERE state = 'certified'),"                  \
+    " count(*) FILTER (WHERE state = 'blocked_hold'), count(*) FILTER (WHERE state = 'needs_approval'),"         \
+    " count(*) FILTER (WHERE state = 'quarantined'), max(requested_at), max(fenced_at), max(staged_at),"         \
+    " max(rekeyed_at), max(destroyed_at), max(purged_at), max(verified_at), max(certified_at),"                  \
+    " max(blocked_hold_at), max(needs_approval_at), max(quarantined_at) FROM erasure WHERE group_id = "
 
 static KV_RC fill_progress(struct kv_pg_row *row, void *ret)
 {
-    struct progress_row *progress = ret;
-    progress->state = kv_pg_get_u64(row);
-    progress->count = kv_pg_get_u64(row);
-    progress->first_us = kv_pg_get_time(row);
-    progress->last_us = kv_pg_get_time(row);
+    struct kv_store_group_progress *progress = ret;
+    const char *names[KV_ERASURE_STATES];
+    for (unsigned state = 0; state < KV_ERASURE_STATES; state++) {
+        names[state] = kv_erasure_state_name(state);
+    }
+    progress->reached = (enum kv_erasure_state)kv_pg_get_word(row, names, KV_ERASURE_STATES);
+    for (unsigned state = 0; state < KV_ERASURE_STATES; state++) {
+        progress->states[state] = kv_pg_get_u64(row);
+    }
+    for (unsigned state = 0; state < KV_ERASURE_STATES; state++) {
+        progress->last_us[state] = kv_pg_get_time(row);
+    }
     return KV_OK;
 }
 
 KV_RC kv_store_group_progress(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                               struct kv_store_group_progress *ret_progress)
 {
-    /* The states in the order of enum kv_erasure_state; count is of those that are in it, the times of all that were.
-     */
-    static const struct kv_pg_query query = {
-        "group_progress",
-        "SELECT place - 1, count(*) FILTER (WHERE e.state = step.name), min(step.at), max(step.at) FROM erasure e,"
-        " LATERAL unnest(ARRAY['requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified',"
-        " 'certified', 'blocked_hold', 'needs_approval', 'quarantined'], ARRAY[requested_at, fenced_at, staged_at,"
-        " rekeyed_at, destroyed_at, purged_at, verified_at, certified_at, blocked_hold_at, needs_approval_at,"
-        " quarantined_at]) WITH ORDINALITY AS step (name, at, place) WHERE e.group_id = $1 GROUP BY place LIMIT $2"};
+    static const struct kv_pg_query query = {"group_progress", PROGRESS "$1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, id);
-    kv_pg_arg_u64(&args, KV_ERASURE_STATES);
-    struct progress_row rows[KV_ERASURE_STATES];
-    size_t count = 0;
-    struct kv_pg_many many = {.query = &query, .args = &args, .max = KV_ERASURE_STATES, .size = sizeof rows[0]};
-    KV_TRY(kv_pg_fetch_many(pg, &many, fill_progress, rows, &count, info));
-    *ret_progress = (struct kv_store_group_progress){0};
-    for (size_t i = 0; i < count; i++) {
-        if (rows[i].state < KV_ERASURE_STATES) {
-            ret_progress->states[rows[i].state] = rows[i].count;
-            ret_progress->first_us[rows[i].state] = rows[i].first_us;
-            ret_progress->last_us[rows[i].state] = rows[i].last_us;
-        }
-    }
-    return KV_OK;
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    return kv_pg_fetch_one(pg, &one, fill_progress, ret_progress, info);
+}
+
+static KV_RC fill_status(struct kv_pg_row *row, void *ret)
+{
+    struct kv_store_group_status *status = ret;
+    KV_TRY(fill(row, &status->group));
+    return fill_progress(row, &status->progress);
+}
+
+/* The page first, so that only its groups have their erasures counted; one statement, so that state and numbers are of
+ * the same moment. */
+#define LIST_GROUPS                                                                                       \
+    "WITH page AS MATERIALIZED (" SELECT_GROUP "WHERE tenant_id = $1 AND ($2::text IS NULL OR $2 = CASE"  \
+    " WHEN state = 'expanding' THEN 'requested' WHEN state <> 'running' THEN state ELSE (SELECT " REACHED \
+    " FROM erasure WHERE group_id = erasure_group.id) END)"
+#define WITH_PROGRESS(way)                                                                                          \
+    ") SELECT page.*, progress.* FROM page, LATERAL (" PROGRESS "page.id) AS progress ORDER BY page.created_at" way \
+    ", page.id" way
+
+KV_RC kv_store_group_page(struct kv_pg *pg, const struct kv_id *tenant, const char *state, struct kv_page *page,
+                          struct kv_errinfo *info, struct kv_store_group_status *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query queries[] = {
+        {"group_page", LIST_GROUPS KV_PG_PAGE_DESC("created_at", "id", "3", "4", "5") WITH_PROGRESS(" DESC")},
+        {"group_page_up", LIST_GROUPS KV_PG_PAGE_ASC("created_at", "id", "3", "4", "5") WITH_PROGRESS("")}};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, tenant);
+    kv_pg_arg_text_or_null(&args, state);
+    return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
+                            &(struct kv_pg_paged){fill_status, sizeof ret_list[0], ret_list, ret_count}, info);
 }

@@ -56,10 +56,20 @@ KV_RC kv_store_group_match_count(struct kv_pg *pg, const struct kv_store_group *
 KV_RC kv_store_group_tenant_erased(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info);
 
 struct kv_store_group_progress {
-    uint64_t states[KV_ERASURE_STATES];                               /* erasures in each */
-    uint64_t first_us[KV_ERASURE_STATES], last_us[KV_ERASURE_STATES]; /* when the first and the last got there */
+    enum kv_erasure_state reached;       /* by each one that it took on; CERTIFIED when it took on none */
+    uint64_t states[KV_ERASURE_STATES];  /* erasures in each */
+    uint64_t last_us[KV_ERASURE_STATES]; /* when the last one got there; 0: none did */
 };
 KV_RC kv_store_group_progress(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                               struct kv_store_group_progress *ret_progress);
+
+/* A page of a tenant's, by the time of the request, each with how far it is. `state`: NULL, or what all its sessions
+ * reached, "requested" while it is EXPANDING. `ret_list` has room for page->limit + 1. */
+struct kv_store_group_status {
+    struct kv_store_group group;
+    struct kv_store_group_progress progress;
+};
+KV_RC kv_store_group_page(struct kv_pg *pg, const struct kv_id *tenant, const char *state, struct kv_page *page,
+                          struct kv_errinfo *info, struct kv_store_group_status *ret_list, size_t *ret_count);
 
 #endif

@@ -166,6 +166,41 @@ class Many(Base):
         answer = self.server.call("POST", f"/v1/erasures/{group['id']}:cancel", self.admin)
         self.assertEqual(answer.code, "irreversible")
 
+    def test_groups_are_listed_with_single_ones_in_one_order(self):
+        tenant = self.server.tenant("listing")
+        admin, auditor = self.server.key(tenant, "tenant_admin"), self.server.key(tenant, "auditor")
+        asked = []
+        for number in range(3):
+            single = self.erase({"session_id": self.session(admin)}, admin).json()
+            for _ in range(2):
+                self.session(admin, labels={"n": str(number)})
+            asked += [single["id"], self.group({"label": {"n": str(number)}}, admin)["id"]]
+
+        def pages(query):
+            found, cursor = [], ""
+            while cursor is not None:
+                page = self.server.call("GET", f"/v1/erasures?limit=2{query}{cursor and '&cursor=' + cursor}", auditor)
+                self.assertEqual(page.status, 200, page)
+                found, cursor = found + page.json()["data"], page.json()["next_cursor"]
+            return found
+        self.assertEqual([e["id"] for e in pages("&group_id=none&order=asc")], asked)
+        self.assertEqual([e["id"] for e in pages("&group_id=none")], asked[::-1])
+        everything = pages("&order=asc")
+        self.assertEqual(len(everything), len({e["id"] for e in everything}))
+        self.assertEqual((len(everything), [e["id"] for e in everything if "group_id" not in e]), (12, asked))
+        self.assertEqual(everything, sorted(everything, key=lambda e: (e["requested_at"], e["id"])))
+        self.assertEqual([e["id"] for e in pages("&state=certified&order=asc")], [e["id"] for e in everything])
+        self.assertEqual(pages("&state=requested"), [])
+        group = self.server.call("GET", f"/v1/erasures/{asked[1]}", admin).json()
+        self.assertIn(group, everything, "the list and the erasure say the same")
+        certificates = self.server.call("GET", group["links"]["certificates"], auditor).json()["data"]
+        self.assertEqual(sorted(c["id"] for c in certificates), sorted(m["certificate_id"] for m in self.members(asked[1], admin)))
+        tar = self.server.call("GET", f"/v1/certificates:export?group_id={asked[1]}", auditor)
+        self.assertEqual((tar.status, len(re.findall(rb"certificates/crt_[0-9a-z]{26}[.]txt", tar.body))), (200, 2))
+        for query in ("group_id=some", "group_id=era_0", "group_id="):
+            self.assertEqual(self.server.call("GET", f"/v1/erasures?{query}", admin).status, 400, query)
+        self.assertEqual(self.server.call("GET", "/v1/certificates?group_id=none", admin).status, 400)
+
     def test_a_labels_value_is_kept_nowhere(self):
         value = "jane-4711-doe"
         self.session(labels={"user": value})
