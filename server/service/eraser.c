@@ -65,14 +65,6 @@ void svc_eraser_signal(struct kv_svc *svc)
     pthread_mutex_unlock(&svc->wake_mutex);
 }
 
-void svc_erasure_signal(struct kv_svc *svc)
-{
-    pthread_mutex_lock(&svc->wake_mutex);
-    svc->erasure_changes++;
-    pthread_cond_broadcast(&svc->erasure_changed);
-    pthread_mutex_unlock(&svc->wake_mutex);
-}
-
 /* --- ownership --------------------------------------------------------------------------------------------------- */
 
 static KV_RC take_fence(struct erase_round *round)
@@ -185,7 +177,6 @@ static KV_RC certify_all(struct erase_round *round)
         if (round->jobs[i].state == KV_ERASURE_VERIFIED) {
             KV_TRY(may_go_on(round));
             enum kv_err rc = erase_certify(round, &round->jobs[i]);
-            svc_erasure_signal(round->svc); /* in doubt, too: who waits asks the database */
             if (rc == KV_E_DB_UNAVAILABLE) {
                 return rc;
             }
@@ -212,9 +203,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(find_batch(round));
     atomic_store(&round->svc->erasures_open, round->job_count);
     *ret_jobs = round->job_count;
-    enum kv_err rc = steps(round);
-    svc_erasure_signal(round->svc);
-    KV_TRY(rc);
+    KV_TRY(steps(round));
     KV_TRY(certify_all(round));
     if (atomic_load(&round->svc->groups_open)) {
         svc_janitor_signal(round->svc); /* one of them may have ended with this */

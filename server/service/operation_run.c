@@ -88,7 +88,6 @@ static KV_RC end(struct svc_operation_run *run, enum kv_operation_state state)
     kv_log(state == KV_OPERATION_FAILED ? KV_LOG_WARN : KV_LOG_INFO, "operation", kv_operation_state_name(state),
            KV_FID("operation", "opr", &run->row.id), KV_FT("kind", run->row.kind));
     svc_operation_publish(run->svc, &run->row);
-    svc_erasure_signal(run->svc); /* wakes whoever waits for an end */
     return KV_OK;
 }
 

@@ -134,7 +134,6 @@ static void init_locks(struct kv_svc *svc)
     pthread_cond_init(&svc->eraser_wake, &attr);
     pthread_cond_init(&svc->janitor_wake, &attr);
     pthread_cond_init(&svc->operation_wake, &attr);
-    pthread_cond_init(&svc->erasure_changed, &attr);
     pthread_cond_init(&svc->stopping_wake, &attr);
     pthread_cond_init(&svc->opening_ended, &attr);
     pthread_condattr_destroy(&attr);
@@ -435,7 +434,6 @@ void kv_svc_begin_stop(struct kv_svc *svc)
     pthread_cond_broadcast(&svc->eraser_wake);
     pthread_cond_broadcast(&svc->janitor_wake);
     pthread_cond_broadcast(&svc->operation_wake);
-    pthread_cond_broadcast(&svc->erasure_changed);
     pthread_mutex_unlock(&svc->wake_mutex);
     if (svc->listener_stop >= 0) {
         int full = eventfd_write(svc->listener_stop, 1);

@@ -48,7 +48,7 @@ void kv_svc_retire(struct kv_svc *svc);
 /* The threads that everything hangs on have turned lately. A database that does not answer is no reason for a no.
  * Thread: any; never waits. */
 bool kv_svc_alive(struct kv_svc *svc);
-/* Readiness goes, new work is refused, those that wait for an erasure are answered. Before the listeners stop. */
+/* Readiness goes and new work is refused. Before the listeners stop; they answer those that wait for something. */
 void kv_svc_begin_stop(struct kv_svc *svc);
 /* After the listeners stopped. Running transfers end, the journal is shipped as far as the database is there, threads
  * end. */

@@ -12,11 +12,9 @@
 #include "server/service/svc_rules.h"
 #include "server/store/store_session.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 #define CLOCK_SKEW_US (60 * UINT64_C(1000000)) /* between a caller and this server */
 
@@ -370,51 +368,6 @@ KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct
     }
     KV_TRY(svc_rules_erasure(call, &call->who.tenant, in->basis, in->reason != NULL && in->reason[0] != '\0'));
     return request(tx);
-}
-
-/* Until something changed, or the deadline. */
-static void await_change(struct kv_svc *svc, unsigned *seen, uint64_t deadline_ns)
-{
-    struct timespec until = kv_timespec_of(deadline_ns);
-    pthread_mutex_lock(&svc->wake_mutex);
-    while (svc->erasure_changes == *seen && !atomic_load(&svc->stopping) &&
-           pthread_cond_timedwait(&svc->erasure_changed, &svc->wake_mutex, &until) != ETIMEDOUT) {
-    }
-    *seen = svc->erasure_changes;
-    pthread_mutex_unlock(&svc->wake_mutex);
-}
-
-KV_RC kv_svc_erasure_await(struct kv_call *call, unsigned wait_seconds, struct kv_erasure_view *erasure)
-{
-    struct kv_svc *svc = call->svc;
-    uint64_t deadline = kv_now_ns(svc->env) + wait_seconds * KV_S_NS;
-    pthread_mutex_lock(&svc->wake_mutex);
-    unsigned seen = svc->erasure_changes;
-    pthread_mutex_unlock(&svc->wake_mutex);
-    KV_TRY(kv_svc_erasure_get(call, &erasure->id, erasure));
-    while (!kv_erasure_ended(erasure) && kv_now_ns(svc->env) < deadline && !atomic_load(&svc->stopping)) {
-        await_change(svc, &seen, deadline);
-        KV_TRY(kv_svc_erasure_get(call, &erasure->id, erasure));
-    }
-    return KV_OK;
-}
-
-KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
-                            unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed)
-{
-    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
-    if (made == NULL) {
-        return KV_E_NO_MEMORY;
-    }
-    struct kv_erasure_new in = {.scope = KV_SCOPE_SESSION, .session = *session, .basis = basis, .reason = reason};
-    KV_TRY(kv_svc_erase(call, &in, made));
-    if (wait_seconds > 0) {
-        KV_IGNORE(kv_svc_erasure_await(call, wait_seconds, &made->erasure),
-                  "the request stands; its state is what was read last");
-    }
-    *ret_erasure = made->erasure;
-    *ret_existed = made->existed;
-    return KV_OK;
 }
 
 /* --- looking at them --------------------------------------------------------------------------------------------- */

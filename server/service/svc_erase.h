@@ -68,11 +68,6 @@ struct kv_erasure_made {
  * soon after; sessions made later are not meant. KV_E_NOT_FOUND: no session is meant, or another tenant's.
  * KV_E_FORBIDDEN: an engine key, and not its own session. Durable, and refused here, when it returns. */
 KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct kv_erasure_made *ret_made);
-/* One session's; waits up to wait_seconds for its end. */
-KV_RC kv_svc_erasure_create(struct kv_call *call, const struct kv_id *session, const char *basis, const char *reason,
-                            unsigned wait_seconds, struct kv_erasure_view *ret_erasure, bool *ret_existed);
-/* Reads it anew until it has ended, or the seconds are over. */
-KV_RC kv_svc_erasure_await(struct kv_call *call, unsigned wait_seconds, struct kv_erasure_view *erasure);
 bool kv_erasure_ended(const struct kv_erasure_view *erasure);
 
 KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure);

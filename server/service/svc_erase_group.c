@@ -232,7 +232,6 @@ static KV_RC step_group(struct group_tx *tx, struct kv_pg *pg, struct kv_errinfo
         kv_log(all ? KV_LOG_INFO : KV_LOG_ERROR, "janitor", all ? "group-certified" : "group-quarantined",
                KV_FID("erasure", "era", &tx->id), KV_FU("sessions", tx->group.sessions));
         publish(tx->svc, &tx->group, all ? KV_ERASURE_CERTIFIED : KV_ERASURE_QUARANTINED);
-        svc_erasure_signal(tx->svc);
     }
     return KV_OK;
 }

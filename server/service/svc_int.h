@@ -126,9 +126,9 @@ struct kv_svc {
     pthread_cond_t opening_ended;
 
     pthread_mutex_t roe_mutex, sequencer_mutex, wake_mutex;
-    pthread_cond_t eraser_wake, janitor_wake, operation_wake, erasure_changed, stopping_wake;
+    pthread_cond_t eraser_wake, janitor_wake, operation_wake, stopping_wake;
     unsigned eraser_work; /* counts requests; under wake_mutex */
-    unsigned erasure_changes, janitor_work, operation_work;
+    unsigned janitor_work, operation_work;
 
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
@@ -308,7 +308,6 @@ KV_RC svc_export_end(struct kv_call *call, enum kv_err rc, const struct kv_buf *
 /* --- eraser.c, erase_steps.c, certify.c */
 void *svc_eraser_main(void *svc);
 void svc_eraser_signal(struct kv_svc *svc);
-void svc_erasure_signal(struct kv_svc *svc); /* a state changed: wakes those that wait for one */
 void svc_erasure_publish(struct kv_svc *svc, const struct kv_store_erasure *row); /* its state, to those who watch */
 
 struct erase_round; /* one batch on its way, see erase_int.h */

@@ -9,11 +9,9 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 
 bool kv_operation_ended(const struct kv_operation_view *operation)
 {
@@ -121,32 +119,6 @@ KV_RC kv_svc_operation_list(struct kv_call *call, const struct kv_operation_filt
     KV_TRY(kv_store_operation_page(call->pg, &wanted, page, &call->info, rows, ret_count));
     for (size_t i = 0; i < *ret_count; i++) {
         ret_list[i].row = rows[i];
-    }
-    return KV_OK;
-}
-
-static void await_change(struct kv_svc *svc, unsigned *seen, uint64_t deadline_ns)
-{
-    struct timespec until = kv_timespec_of(deadline_ns);
-    pthread_mutex_lock(&svc->wake_mutex);
-    while (svc->erasure_changes == *seen && !atomic_load(&svc->stopping) &&
-           pthread_cond_timedwait(&svc->erasure_changed, &svc->wake_mutex, &until) != ETIMEDOUT) {
-    }
-    *seen = svc->erasure_changes;
-    pthread_mutex_unlock(&svc->wake_mutex);
-}
-
-KV_RC kv_svc_operation_await(struct kv_call *call, unsigned wait_seconds, struct kv_operation_view *operation)
-{
-    struct kv_svc *svc = call->svc;
-    uint64_t deadline = kv_now_ns(svc->env) + wait_seconds * KV_S_NS;
-    pthread_mutex_lock(&svc->wake_mutex);
-    unsigned seen = svc->erasure_changes;
-    pthread_mutex_unlock(&svc->wake_mutex);
-    KV_TRY(kv_svc_operation_get(call, &operation->row.id, operation));
-    while (!kv_operation_ended(operation) && kv_now_ns(svc->env) < deadline && !atomic_load(&svc->stopping)) {
-        await_change(svc, &seen, deadline);
-        KV_TRY(kv_svc_operation_get(call, &operation->row.id, operation));
     }
     return KV_OK;
 }

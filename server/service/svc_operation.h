@@ -21,8 +21,6 @@ KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_oper
 
 /* Operations of the caller's tenant; for keys without one, the operator's. Another one's: KV_E_NOT_FOUND. */
 KV_RC kv_svc_operation_get(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation);
-/* Reads it anew until it has ended, or the seconds are over. */
-KV_RC kv_svc_operation_await(struct kv_call *call, unsigned wait_seconds, struct kv_operation_view *operation);
 struct kv_operation_filter {
     const char *state, *kind; /* NULL: any */
 };

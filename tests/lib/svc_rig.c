@@ -275,21 +275,59 @@ enum kv_err kvt_svc_lookup(struct kv_call *call, const struct kvt_engine *engine
 
 /* --- erasures ---------------------------------------------------------------------------------------------------- */
 
+static void pause_a_little(void)
+{
+    struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+    nanosleep(&pause, NULL);
+}
+
 enum kv_err kvt_svc_drain(struct kv_call *call)
 {
     struct kv_operation_view *operation KV_CLEANUP(kv_freep) = kv_alloc(sizeof *operation);
     KV_TRY(kv_svc_drain_dram(call, operation));
-    KV_TRY(kv_svc_operation_await(call, KVT_WAIT_S, operation));
+    uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
+    while (!kv_operation_ended(operation) && kv_now_ns(&kv_env_system) < deadline) {
+        pause_a_little();
+        KV_TRY(kv_svc_operation_get(call, &operation->row.id, operation));
+    }
     return operation->row.state == KV_OPERATION_SUCCEEDED ? KV_OK : KV_E_INTERNAL;
+}
+
+static enum kv_err ask(struct kv_call *call, const struct kv_erasure_new *in, unsigned wait_seconds,
+                       struct kv_erasure_made *made)
+{
+    KV_TRY(kv_svc_erase(call, in, made));
+    uint64_t deadline = kv_now_ns(&kv_env_system) + wait_seconds * KV_S_NS;
+    while (!kv_erasure_ended(&made->erasure) && kv_now_ns(&kv_env_system) < deadline) {
+        pause_a_little();
+        if (kv_svc_erasure_get(call, &made->erasure.id, &made->erasure) != KV_OK) {
+            break; /* the request stands; its state is what was read last */
+        }
+    }
+    return KV_OK;
+}
+
+enum kv_err kvt_svc_ask(struct kv_call *call, struct kv_id session, unsigned wait_seconds,
+                        struct kv_erasure_view *ret_erasure, bool *ret_existed)
+{
+    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
+    struct kv_erasure_new in = {.scope = KV_SCOPE_SESSION, .session = session, .basis = "other"};
+    if (made == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(ask(call, &in, wait_seconds, made));
+    *ret_erasure = made->erasure;
+    *ret_existed = made->existed;
+    return KV_OK;
 }
 
 struct kv_erasure_view kvt_svc_erase(struct kv_call *call, struct kv_id session)
 {
-    struct kv_erasure_view view;
-    bool existed = false;
-    must(kv_svc_erasure_create(call, &session, "gdpr_art17", "asked", KVT_WAIT_S, &view, &existed), "erase",
-         &call->info);
-    return view;
+    struct kv_erasure_made *made KV_CLEANUP(kv_freep) = kv_alloc(sizeof *made);
+    struct kv_erasure_new in = {
+        .scope = KV_SCOPE_SESSION, .session = session, .basis = "gdpr_art17", .reason = "asked"};
+    must(made == NULL ? KV_E_NO_MEMORY : ask(call, &in, KVT_WAIT_S, made), "erase", &call->info);
+    return made->erasure;
 }
 
 static void public_keys(struct kv_call *call, struct kv_cert_keys *keys)

@@ -66,6 +66,9 @@ enum kv_err kvt_svc_lookup(struct kv_call *call, const struct kvt_engine *engine
                            uint32_t count, uint32_t *ret_leading);
 /* Memory is written down and freed; waits for the end. */
 enum kv_err kvt_svc_drain(struct kv_call *call);
+/* Asks for a session's erasure, on the ground "other", and looks at it until it has ended or the seconds are over. */
+enum kv_err kvt_svc_ask(struct kv_call *call, struct kv_id session, unsigned wait_seconds,
+                        struct kv_erasure_view *ret_erasure, bool *ret_existed);
 /* Erases and waits for the end. */
 struct kv_erasure_view kvt_svc_erase(struct kv_call *call, struct kv_id session);
 /* The bundle verifies with the service's own public keys. */

@@ -40,7 +40,7 @@ Test(eraser, erases_beside_a_session_whose_key_is_still_in_use)
     open_all();
     struct kv_id used = session_with_blocks(&rig.call), other = session_with_blocks(&rig.call);
     cr_assert(eq(int, kv_keyring_borrow(rig.svc->keyring, &used, &keys), KV_OK));
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &used, "other", NULL, 0, &stuck, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, used, 0, &stuck, &existed), KV_OK));
     view = kvt_svc_erase(&rig.call, other);
     cr_assert(eq(int, view.state, KV_ERASURE_CERTIFIED));
     cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &stuck.id, &stuck), KV_OK));
@@ -64,7 +64,7 @@ Test(eraser, erases_beside_a_session_whose_way_through_the_tree_is_damaged)
                      "UPDATE kvrun.ktree_node SET sealed = set_byte(sealed, 300, 255 - get_byte(sealed, 300)),"
                      " node_id = decode('00112233445566778899aabbccddeeff', 'hex')"
                      " WHERE level = 0 AND tree = (SELECT id FROM kvrun.tenant WHERE name = 'acme')");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &broken, "other", NULL, 0, &damaged, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, broken, 0, &damaged, &existed), KV_OK));
     view = kvt_svc_erase(&call, other);
     cr_assert(eq(int, view.state, KV_ERASURE_CERTIFIED));
     cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &damaged.id, &damaged), KV_OK));
@@ -96,7 +96,7 @@ Test(eraser, purges_only_after_openings_that_began_before_have_ended)
     struct kv_id session = session_with_blocks(&rig.call), live = session_with_blocks(&rig.call);
     uint32_t count = 0;
     set_openings(1);
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 2, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 2, &view, &existed), KV_OK));
     cr_assert(eq(int, view.state, KV_ERASURE_DESTROYED));
     cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, live, 0, 2, &count), KV_OK));
     set_openings(-1);

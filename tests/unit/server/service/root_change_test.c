@@ -49,7 +49,7 @@ Test(root_change, is_not_purged_while_a_call_holds_what_the_old_root_opened)
     bool existed = false;
     struct kv_id session = open_one();
     kv_fault_set("erase/staged=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &view, &existed), KV_OK));
     cr_assert(await_number("SELECT count(*) FROM kvrun.erasure WHERE state = 'staged'", 1));
     cr_assert(eq(int, ktree_use_begin(rig.svc->tree, &use), KV_OK));
     kv_fault_set(NULL);
@@ -77,7 +77,7 @@ Test(root_change, whose_commit_is_under_way_is_waited_for_at_a_start)
     bool existed = false;
     struct kv_id session = open_one();
     kv_fault_set("erase/staged=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &view, &existed), KV_OK));
     cr_assert(await_number("SELECT count(*) FROM kvrun.erasure WHERE state = 'staged'", 1));
     kvt_svc_stop(&rig);
     cr_assert(eq(int, pthread_create(&thread, NULL, commit_slowly, NULL), 0));

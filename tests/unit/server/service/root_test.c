@@ -104,7 +104,7 @@ static void check_quarantined(const char *why)
     cr_assert(strstr(rig.call.info.text, why) != NULL);
     cr_assert(eq(int, kvt_svc_offload(&rig.call, &engine, kept, 0, 1, KV_WAIT_DRAM), KV_E_QUARANTINED));
     cr_assert(eq(int, kvt_svc_lookup(&rig.call, &engine, kept, 0, 1, &count), KV_E_QUARANTINED));
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &kept, "other", NULL, 0, &view, &existed), KV_E_QUARANTINED));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, kept, 0, &view, &existed), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_engine_register(&rig.call, &in, &registered), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_key_create(&rig.call, &rig.tenant, &key_in, &key), KV_E_QUARANTINED));
     cr_assert(eq(int, kv_svc_bootstrap_key(&rig.call, keep_nothing, NULL), KV_E_QUARANTINED),

@@ -142,8 +142,7 @@ Test(erasure, asked_for_again_is_the_same_one_with_the_same_bytes)
     struct kv_id session = session_with(2);
     struct kv_erasure_view view = kvt_svc_erase(&rig.call, session);
     cr_assert(kvt_svc_certificate_good(&rig.call, view.id, &first));
-    cr_assert(
-        eq(int, kv_svc_erasure_create(&rig.call, &session, "contract", "another reason", 0, &again, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &again, &existed), KV_OK));
     cr_assert(existed);
     cr_assert(kv_id_equal(&again.id, &view.id));
     cr_assert(eq(int, again.state, KV_ERASURE_CERTIFIED));
@@ -227,9 +226,9 @@ Test(erasure, engine_keys_erase_what_they_made_and_nothing_else)
     struct kv_call engine_call = kvt_svc_call(&rig, rig.tenant, KV_ROLE_ENGINE);
     struct kv_call auditor = kvt_svc_call(&rig, rig.tenant, KV_ROLE_AUDITOR);
     struct kv_id admins = kvt_svc_session(&rig.call), own = kvt_svc_session(&engine_call);
-    cr_assert(eq(int, kv_svc_erasure_create(&engine_call, &admins, "other", NULL, 0, &view, &existed), KV_E_FORBIDDEN));
-    cr_assert(eq(int, kv_svc_erasure_create(&auditor, &own, "other", NULL, 0, &view, &existed), KV_E_FORBIDDEN));
-    cr_assert(eq(int, kv_svc_erasure_create(&engine_call, &own, "other", NULL, KVT_WAIT_S, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&engine_call, admins, 0, &view, &existed), KV_E_FORBIDDEN));
+    cr_assert(eq(int, kvt_svc_ask(&auditor, own, 0, &view, &existed), KV_E_FORBIDDEN));
+    cr_assert(eq(int, kvt_svc_ask(&engine_call, own, KVT_WAIT_S, &view, &existed), KV_OK));
     cr_assert(eq(int, view.state, KV_ERASURE_CERTIFIED));
     json_t *json = payload_of(view.id);
     char *text = json_dumps(json, JSON_COMPACT);
@@ -304,8 +303,7 @@ Test(erasure, without_the_database_is_refused)
     open_all();
     struct kv_id session = session_with(1);
     kvt_db_stop(&rig);
-    cr_assert(
-        eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_E_DB_UNAVAILABLE));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &view, &existed), KV_E_DB_UNAVAILABLE));
     kvt_db_back(&rig);
     cr_assert(kvt_svc_await_check(&rig, "db", true));
     close_all();
@@ -326,8 +324,7 @@ Test(erasure, several_that_wait_are_one_batch)
     kv_fault_set("store/erase-take/commit=fail"); /* nobody gets past the start of a round */
     for (int i = 0; i < SESSIONS; i++) {
         sessions[i] = session_with(1);
-        cr_assert(
-            eq(int, kv_svc_erasure_create(&rig.call, &sessions[i], "retention", NULL, 0, &views[i], &existed), KV_OK));
+        cr_assert(eq(int, kvt_svc_ask(&rig.call, sessions[i], 0, &views[i], &existed), KV_OK));
         cr_assert(not(existed));
         check_refused(sessions[i], views[i].id);
     }
@@ -350,8 +347,8 @@ Test(erasure, of_two_tenants_in_one_batch_has_a_certificate_in_each_log)
     struct kv_call call = kvt_svc_call(&rig, other, KV_ROLE_TENANT_ADMIN);
     struct kv_id my_session = session_with(1), their_session = kvt_svc_session(&call);
     kv_fault_set("store/erase-take/commit=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &my_session, "other", NULL, 0, &mine, &existed), KV_OK));
-    cr_assert(eq(int, kv_svc_erasure_create(&call, &their_session, "other", NULL, 0, &theirs, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, my_session, 0, &mine, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&call, their_session, 0, &theirs, &existed), KV_OK));
     kv_fault_set(NULL);
     theirs = kvt_svc_erase(&call, their_session);
     mine = kvt_svc_erase(&rig.call, my_session);
@@ -372,7 +369,7 @@ Test(erasure, without_its_end_has_no_certificate)
     open_all();
     struct kv_id session = session_with(1), nobody = {.b = {1}};
     kv_fault_set("store/erase-take/commit=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &view, &existed), KV_OK));
     kv_buf_init(&bytes, 1 << 20);
     cr_assert(eq(int, kv_svc_certificate(&rig.call, &view.id, KV_CERT_BUNDLE, &bytes), KV_E_NOT_YET));
     cr_assert(strstr(rig.call.info.text, "not certified yet") != NULL, "%s", rig.call.info.text);
@@ -419,7 +416,7 @@ Test(erasure, goes_on_when_the_database_is_back)
     open_all();
     struct kv_id session = session_with(2);
     kv_fault_set("store/erase-take/commit=fail");
-    cr_assert(eq(int, kv_svc_erasure_create(&rig.call, &session, "other", NULL, 0, &view, &existed), KV_OK));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, session, 0, &view, &existed), KV_OK));
     kvt_db_stop(&rig);
     kv_fault_set(NULL);
     uint32_t count = 0;
@@ -431,7 +428,7 @@ Test(erasure, goes_on_when_the_database_is_back)
     uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
     enum kv_err rc = KV_OK;
     do { /* this thread's own connection heals at its own pace */
-        rc = kv_svc_erasure_create(&rig.call, &session, "other", NULL, KVT_WAIT_S, &view, &existed);
+        rc = kvt_svc_ask(&rig.call, session, KVT_WAIT_S, &view, &existed);
     } while (rc == KV_E_DB_UNAVAILABLE && kv_now_ns(&kv_env_system) < deadline);
     cr_assert(eq(int, rc, KV_OK), "%s", rig.call.info.text);
     cr_assert(existed);

@@ -142,8 +142,7 @@ Test(session, of_another_tenant_is_not_found_everywhere)
         cr_assert(eq(int, kvt_svc_offload(&call, &theirs, targets[i], 0, 1, KV_WAIT_DRAM), KV_E_NOT_FOUND));
         cr_assert(eq(int, kvt_svc_restore(&call, &theirs, targets[i], 0, 1, &count), KV_E_NOT_FOUND));
         cr_assert(eq(int, kvt_svc_lookup(&call, &theirs, targets[i], 0, 1, &count), KV_E_NOT_FOUND));
-        cr_assert(
-            eq(int, kv_svc_erasure_create(&call, &targets[i], "other", NULL, 0, &erasure, &existed), KV_E_NOT_FOUND));
+        cr_assert(eq(int, kvt_svc_ask(&call, targets[i], 0, &erasure, &existed), KV_E_NOT_FOUND));
         cr_assert(kv_id_is_zero(&call.erasure), "not even that it was erased");
     }
     struct kv_buf bytes;
