@@ -137,6 +137,7 @@ static KV_RC start_service(struct server *server)
                                   .lease_ns = conf->instance_lease_ms * KV_MS_NS,
                                   .journal_bytes_max = conf->journal_bytes,
                                   .journal_lag_max_ns = conf->audit_max_lag_ms * KV_MS_NS,
+                                  .operation_keep_us = conf->retention_operations_ms * 1000,
                                   .engine = {.dram_bytes = conf->dram_bytes,
                                              .nvme_path = conf->nvme_bytes == 0 ? NULL : server->nvme_path,
                                              .nvme_bytes = conf->nvme_bytes,

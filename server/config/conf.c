@@ -118,6 +118,8 @@ static const struct conf_key keys[] = {
      "transfer records not yet in the database"},
     {"audit.max_lag", CONF_DURATION, AT(audit_max_lag_ms), "30s", 1000, 3600000, NULL,
      "age of the oldest of them; past it transfers are refused"},
+    {"retention.operations", CONF_DURATION, AT(retention_operations_ms), "30d", 60000, UINT64_C(31536000000), NULL,
+     "how long an operation that ended can be looked at"},
     {"log.host", CONF_NAME, AT(log_host), "kvrun.local", 0, 0, NULL, "name that the audit logs' origins start with"},
     {"log.level", CONF_WORD | CONF_RELOADABLE, AT(log_level), "info", 0, 0, "debug|info|warn|error", "what is logged"},
     {"log.format", CONF_WORD, AT(log_format), "auto", 0, 0, "auto|json|logfmt",

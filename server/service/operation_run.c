@@ -17,7 +17,6 @@
 
 #define IDLE_NS (1 * KV_S_NS)
 #define EXPIRE_MAX 1000
-#define DAY_US UINT64_C(86400000000)
 
 static const struct {
     const char *kind;
@@ -83,7 +82,7 @@ static KV_RC end(struct svc_operation_run *run, enum kv_operation_state state)
 {
     run->row.state = state;
     run->row.ended_us = now_us(run->svc);
-    run->row.expires_us = run->row.ended_us + (uint64_t)KV_MAX_OPERATION_DAYS * DAY_US;
+    run->row.expires_us = run->row.ended_us + run->svc->conf.operation_keep_us;
     KV_TRY(kv_pg_tx(run->pg, KV_TX_OPERATION_END, end_tx, run, &run->info, NULL));
     kv_log(state == KV_OPERATION_FAILED ? KV_LOG_WARN : KV_LOG_INFO, "operation", kv_operation_state_name(state),
            KV_FID("operation", "opr", &run->row.id), KV_FT("kind", run->row.kind));

@@ -31,6 +31,7 @@ struct kv_svc_conf {
     const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
     uint64_t lease_ns;                     /* of this instance; 5 s */
     uint64_t journal_bytes_max, journal_lag_max_ns;
+    uint64_t operation_keep_us;   /* how long an operation that ended can be looked at */
     unsigned tenant_labels;       /* how many tenants have a label of their own in metrics; 0: no families by tenant */
     struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
     const struct kv_env *env;

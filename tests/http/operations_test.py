@@ -1,4 +1,5 @@
 """Long-running operations: start, wait, look, cancel, the bound on open ones, kill and start at each step."""
+import datetime
 import signal
 
 import rig
@@ -6,7 +7,14 @@ import rig
 E26 = "0" * 26
 
 
+def seconds(begin, end):
+    begin, end = (datetime.datetime.fromisoformat(at.replace("Z", "+00:00")) for at in (begin, end))
+    return (end - begin).total_seconds()
+
+
 class Operations(rig.Suite):
+    server_options = ("--retention.operations=90m",)
+
     @classmethod
     def setUpClass(cls):
         super().setUpClass()
@@ -30,6 +38,7 @@ class Operations(rig.Suite):
         self.assertEqual((end.json()["state"], end.json()["done"]), ("succeeded", True))
         self.assertTrue(end.json()["response"]["ok"])
         self.assertNotIn("retry-after", end.headers)
+        self.assertEqual(seconds(end.json()["ended_at"], end.json()["expires_at"]), 5400)
         self.assertEqual(self.get("/v1/operations").json()["data"][0]["id"], end.json()["id"])
 
     def test_draining_memory_is_one(self):

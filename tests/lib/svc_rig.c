@@ -50,6 +50,7 @@ void kvt_svc_config(struct kvt_svc *rig)
                                      .lease_ns = 5 * KV_S_NS,
                                      .journal_bytes_max = 1 << 20,
                                      .journal_lag_max_ns = 30 * KV_S_NS,
+                                     .operation_keep_us = UINT64_C(3600000000),
                                      .engine = {.dram_bytes = 4 << 20,
                                                 .nvme_path = rig->nvme_path,
                                                 .nvme_bytes = 8 << 20,

@@ -115,6 +115,7 @@ static const struct bounds all_bounds[] = {
     ROW("instance.lease", instance_lease_ms, "1s", "999ms", "1m", "60001ms", 1000, 60000),
     ROW("audit.journal_bytes", journal_bytes, "1MiB", "1048575", "1GiB", "1073741825", 1048576, 1073741824),
     ROW("audit.max_lag", audit_max_lag_ms, "1s", "999ms", "1h", "3600001ms", 1000, 3600000),
+    ROW("retention.operations", retention_operations_ms, "1m", "59999ms", "365d", "31536000001ms", 60000, 31536000000),
     ROW("rate.default", rate_default, "0", "-1", "1000000", "1000001", 0, 1000000),
     ROW("rate.erase", rate_erase, "1", "0", "1000000", "1000001", 1, 1000000),
     ROW("rate.public", rate_public, "1", "0", "1000000", "1000001", 1, 1000000),

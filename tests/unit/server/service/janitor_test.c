@@ -73,3 +73,24 @@ Test(janitor, is_quiet_in_quarantine)
     cr_assert_eq(kvt_db_number(&rig, "SELECT count(*) FROM kvrun.idempotency"), 1);
     kvt_svc_done(&rig);
 }
+
+Test(janitor, deletes_operations_whose_time_is_over_and_no_others)
+{
+    struct kvt_svc rig;
+    const struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
+    kvt_svc_open(&rig);
+    kvt_svc_as(&rig.call, (struct kv_id){0}, KV_ROLE_OPERATOR);
+    cr_assert_eq(kvt_svc_drain(&rig.call), KV_OK, "%s", rig.call.info.text);
+    rig.conf.operation_keep_us = 1;
+    kvt_svc_restart(&rig);
+    kvt_svc_as(&rig.call, (struct kv_id){0}, KV_ROLE_OPERATOR);
+    cr_assert_eq(kvt_svc_drain(&rig.call), KV_OK, "%s", rig.call.info.text);
+    kvt_svc_restart(&rig);
+    for (unsigned i = 0; i < KVT_WAIT_S * 50 && kvt_db_number(&rig, "SELECT count(*) FROM kvrun.operation") > 1; i++) {
+        nanosleep(&pause, NULL);
+    }
+    cr_assert_eq(kvt_db_number(&rig, "SELECT count(*) FROM kvrun.operation"), 1);
+    cr_assert_eq(
+        kvt_db_number(&rig, "SELECT count(*) FROM kvrun.operation WHERE expires_at = ended_at + interval '1 hour'"), 1);
+    kvt_svc_done(&rig);
+}
