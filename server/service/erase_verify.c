@@ -224,7 +224,7 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
     KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_VERIFIED, verified_tx, &tx, &round->info, NULL));
     erase_moved(round, job, passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED);
     if (job->state == KV_ERASURE_QUARANTINED) {
-        svc_metrics_erasure_end(round->svc, &job->tenant, SVC_ERASURE_QUARANTINED);
+        svc_metrics_quarantined(job);
         kv_log(KV_LOG_ERROR, "eraser", "erasure-quarantined", KV_FID("erasure", "era", &job->id),
                KV_FU("checks", job->facts.checks), KV_FU("samples", job->facts.samples),
                KV_FU("control", job->facts.control_opened), KV_FU("opened", job->facts.opened_after));

@@ -192,16 +192,16 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     if (atomic_load(&round->svc->quarantine) != NULL) {
         return KV_OK;
     }
-    size_t open = 0, batches = 0;
-    KV_TRY(kv_store_erasure_list_open(round->pg, 1, &round->info, round->jobs, &open));
+    uint64_t open = 0;
+    size_t batches = 0;
+    KV_TRY(kv_store_erasure_count_open(round->pg, &round->info, &open));
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
+    atomic_store(&round->svc->erasures_open, open);
     if (open == 0 && batches == 0) {
-        atomic_store(&round->svc->erasures_open, 0);
         return svc_root_check(round->svc, round->pg, &round->info); /* nobody else looks while nothing is erased */
     }
     KV_TRY(take_fence(round));
     KV_TRY(find_batch(round));
-    atomic_store(&round->svc->erasures_open, round->job_count);
     *ret_jobs = round->job_count;
     KV_TRY(steps(round));
     KV_TRY(certify_all(round));

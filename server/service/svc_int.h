@@ -137,7 +137,7 @@ struct kv_svc {
 
     atomic_bool retiring, stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
-    _Atomic size_t erasures_open;     /* as the eraser saw last */
+    _Atomic uint64_t erasures_open;   /* of the cluster, as the eraser saw last */
     atomic_ullong erase_usual_us;     /* from request to certificate, smoothed; 0: none yet */
     atomic_bool exporting;            /* one archive at a time */
     atomic_bool groups_open;          /* erasures of many that have not ended, as the janitor saw last */

@@ -15,9 +15,7 @@
 #define COUNT_OF(array) (unsigned)(sizeof(array) / sizeof(array)[0])
 
 static const double erasure_bounds[] = {.01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30, 60, 300, 900, 3600};
-static const char *const erasure_ends[] = {[SVC_ERASURE_QUARANTINED] = "quarantined",
-                                           [SVC_ERASURE_BLOCKED_HOLD] = "blocked_hold",
-                                           [SVC_ERASURE_CANCELED] = "canceled"};
+static const char *const erasure_scopes[] = {"session", "label", "idle", "tenant"};
 static const char *const auth_failures[SVC_AUTH_FAILURES] = {
     [SVC_AUTH_MISSING] = "missing", [SVC_AUTH_MALFORMED] = "malformed", [SVC_AUTH_UNKNOWN] = "unknown",
     [SVC_AUTH_REVOKED] = "revoked", [SVC_AUTH_EXPIRED] = "expired",     [SVC_AUTH_ADDRESS] = "address",
@@ -63,7 +61,8 @@ static const struct kv_top_column tenant_columns[SVC_TENANT_COLUMNS] = {
 };
 
 static struct {
-    struct kv_metric *certified, *ends[COUNT_OF(erasure_ends)], *certificates;
+    struct kv_metric *certified[COUNT_OF(erasure_scopes)], *quarantined[COUNT_OF(erasure_scopes)], *canceled;
+    struct kv_metric *certificates;
     struct kv_metric *stages[STAGES], *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
     struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
@@ -129,15 +128,23 @@ static struct kv_metric *stage_series(unsigned stage)
                                labels, erasure_bounds, COUNT_OF(erasure_bounds));
 }
 
+static struct kv_metric *ends_series(const char *scope, const char *outcome)
+{
+    char labels[64];
+    snprintf(labels, sizeof labels, "scope=\"%s\",outcome=\"%s\"", scope, outcome);
+    return kv_metric_counter("kvrun_erasures_total",
+                             "Erasures of sessions that ended, and deletions of tenants that were called back, by what"
+                             " the request meant and how it ended",
+                             labels);
+}
+
 static void register_erasures(void)
 {
-    const char *help = "Erasures that ended, by what they were of and how";
-    metrics.certified = kv_metric_counter("kvrun_erasures_total", help, "scope=\"session\",outcome=\"certified\"");
-    for (unsigned i = 0; i < COUNT_OF(erasure_ends); i++) {
-        char labels[64];
-        snprintf(labels, sizeof labels, "scope=\"session\",outcome=\"%s\"", erasure_ends[i]);
-        metrics.ends[i] = kv_metric_counter("kvrun_erasures_total", help, labels);
+    for (unsigned i = 0; i < COUNT_OF(erasure_scopes); i++) {
+        metrics.certified[i] = ends_series(erasure_scopes[i], "certified");
+        metrics.quarantined[i] = ends_series(erasure_scopes[i], "quarantined");
     }
+    metrics.canceled = ends_series("tenant", "canceled");
     for (unsigned i = 0; i < STAGES; i++) {
         metrics.stages[i] = stage_series(i);
     }
@@ -146,7 +153,7 @@ static void register_erasures(void)
                                    "state", kv_census_erasure_states[i]);
     }
     metrics.oldest = kv_metric_gauge("kvrun_erasure_oldest_open_seconds",
-                                     "Age of the oldest erasure that is not certified; 0 when there is none", NULL);
+                                     "Age of the oldest erasure that is on its way; 0 when there is none", NULL);
     metrics.backlog[0] = gauge_of("kvrun_erasure_gc_backlog_bytes",
                                   "Sealed bytes of erased sessions not yet given back", "tier", "dram");
     metrics.backlog[1] = gauge_of("kvrun_erasure_gc_backlog_bytes",
@@ -280,9 +287,19 @@ void svc_metrics_free(struct kv_svc *svc)
 
 /* --- erasures ---------------------------------------------------------------------------------------------------- */
 
+static unsigned scope_of(const struct kv_store_erasure *job)
+{
+    for (unsigned i = 1; i < COUNT_OF(erasure_scopes); i++) {
+        if (strcmp(job->scope, erasure_scopes[i]) == 0) {
+            return i;
+        }
+    }
+    return 0;
+}
+
 void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *job, uint64_t now_us)
 {
-    kv_metric_add(metrics.certified, 1);
+    kv_metric_add(metrics.certified[scope_of(job)], 1);
     kv_metric_add(metrics.certificates, 1);
     kv_top_add(svc->top, &job->tenant, SVC_TENANT_ERASURES, 1);
     for (unsigned i = 0; i < STAGES; i++) {
@@ -294,11 +311,14 @@ void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *jo
     }
 }
 
-void svc_metrics_erasure_end(struct kv_svc *svc, const struct kv_id *tenant, enum svc_erasure_end end)
+void svc_metrics_quarantined(const struct kv_store_erasure *job)
 {
-    (void)svc;
-    (void)tenant;
-    kv_metric_add(metrics.ends[end], 1);
+    kv_metric_add(metrics.quarantined[scope_of(job)], 1);
+}
+
+void svc_metrics_canceled(void)
+{
+    kv_metric_add(metrics.canceled, 1);
 }
 
 /* --- access ------------------------------------------------------------------------------------------------------ */

@@ -13,10 +13,11 @@ KV_RC svc_metrics_start(struct kv_svc *svc); /* once the journal and the keyring
 void svc_metrics_stop(struct kv_svc *svc);   /* no print looks at `svc` any more */
 void svc_metrics_free(struct kv_svc *svc);   /* nobody counts any more */
 
-/* One erasure reached its end; `job` with its times. Canceled and blocked ones have no duration. */
+/* One session's erasure reached its end; `job` with its times and scope. */
 void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *job, uint64_t now_us);
-enum svc_erasure_end { SVC_ERASURE_QUARANTINED, SVC_ERASURE_BLOCKED_HOLD, SVC_ERASURE_CANCELED };
-void svc_metrics_erasure_end(struct kv_svc *svc, const struct kv_id *tenant, enum svc_erasure_end end);
+void svc_metrics_quarantined(const struct kv_store_erasure *job);
+/* The deletion of a tenant was called back within its grace time: nothing else can be. */
+void svc_metrics_canceled(void);
 
 enum svc_auth_failure {
     SVC_AUTH_MISSING,

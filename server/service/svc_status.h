@@ -17,7 +17,8 @@ struct kv_status_view {
     const char *quarantine; /* static; NULL: not quarantined */
     uint32_t lease_seconds, schema_version;
     struct kv_engine_stats engine;
-    size_t engines, pools, sessions_known, erasures_open;
+    size_t engines, pools, sessions_known;
+    uint64_t erasures_open; /* of the cluster, as the eraser saw last */
     bool audit_ok;
     uint64_t audit_pending_bytes, audit_lag_us;
 };

@@ -10,6 +10,7 @@
 #include "dataplane/crypto/hash.h"
 #include "server/service/event.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_metrics.h"
 #include "server/store/store_change.h"
 
 #include <stdio.h>
@@ -401,6 +402,7 @@ KV_RC kv_svc_tenant_restore(struct kv_call *call, const struct kv_id *tenant, st
                            .view = ret_tenant};
     KV_TRY(change(&tx, KV_TX_TENANT_RESTORE));
     if (!call->dry_run) {
+        svc_metrics_canceled();
         tell_state(call->svc, ret_tenant);
     }
     return KV_OK;

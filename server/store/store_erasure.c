@@ -25,7 +25,8 @@ const char *kv_erasure_state_name(enum kv_erasure_state state)
     " coalesce(dram_bytes, 0), coalesce(nvme_blocks, 0), coalesce(nvme_bytes, 0), block_root, coalesce(samples, 0)," \
     " coalesce(control_opened, 0), coalesce(opened_after, 0), coalesce(checks, 0), cert_id,"                         \
     " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
-    " bundle IS NOT NULL, group_id, reference_sha256 FROM erasure "
+    " bundle IS NOT NULL, group_id, reference_sha256,"                                                               \
+    " coalesce((SELECT scope FROM erasure_group WHERE erasure_group.id = erasure.group_id), 'session') FROM erasure "
 
 static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
 {
@@ -70,6 +71,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     erasure->has_bundle = kv_pg_get_bool(row);
     kv_pg_get_id(row, &erasure->group);
     kv_pg_get_text(row, erasure->reference_sha256, sizeof erasure->reference_sha256);
+    kv_pg_get_text(row, erasure->scope, sizeof erasure->scope);
     return KV_OK;
 }
 
@@ -180,14 +182,29 @@ static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_p
     return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
 }
 
+#define OPEN "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified')"
+
 KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count)
 {
-    static const struct kv_pg_query query = {"erasure_list_open", SELECT_ERASURE
-                                             "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed',"
-                                             " 'purged', 'verified') ORDER BY revocation_seq LIMIT $1"};
+    static const struct kv_pg_query query = {"erasure_list_open",
+                                             SELECT_ERASURE OPEN " ORDER BY revocation_seq LIMIT $1"};
     struct kv_pg_args args = {0};
     return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+static KV_RC fill_count(struct kv_pg_row *row, void *ret)
+{
+    *(uint64_t *)ret = kv_pg_get_u64(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count)
+{
+    static const struct kv_pg_query query = {"erasure_count_open", "SELECT count(*) FROM erasure " OPEN};
+    struct kv_pg_args args = {0};
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
+    return kv_pg_fetch_one(pg, &one, fill_count, ret_count, info);
 }
 
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,

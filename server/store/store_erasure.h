@@ -15,6 +15,7 @@
 
 #define KV_ERASURE_STATES (KV_ERASURE_QUARANTINED + 1)
 #define KV_BASIS_SIZE 33
+#define KV_SCOPE_SIZE 16
 #define KV_ROLE_TEXT_SIZE 33
 
 const char *kv_erasure_state_name(enum kv_erasure_state state); /* "requested" */
@@ -52,6 +53,7 @@ struct kv_store_erasure {
     char previous_sha256[KV_SHA256_HEX_SIZE]; /* of the tenant's certificate before; "" */
     bool has_samples, has_jws, has_bundle;
     struct kv_id group;                        /* zero: asked for alone */
+    char scope[KV_SCOPE_SIZE];                 /* of the request that it is part of: "session", or the group's */
     char reference_sha256[KV_SHA256_HEX_SIZE]; /* like reason_sha256 */
 };
 
@@ -68,6 +70,7 @@ KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *
 /* Those between REQUESTED and VERIFIED, in the order of their revocations, at most `max`. */
 KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count);
+KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count);
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
                                   struct kv_store_erasure *ret_list, size_t *ret_count);
 

@@ -1,4 +1,5 @@
 """Metrics: clean by every tool, complete from the first second, negotiated, and no more of them after any traffic."""
+import datetime
 import http.client
 import pathlib
 import re
@@ -207,6 +208,36 @@ class Metrics(MetricsSuite):
         for name in ("transfer_bytes_total", "prefill_saved_tokens_total"):
             self.assertEqual(last.sum(f"kvrun_tenant_{name}"), last.sum(f"kvrun_{name}"), name)
         self.assertEqual(last.sum("kvrun_tenant_erasures_total"), last.sum("kvrun_erasures_total", outcome="certified"))
+
+    def test_erasures_are_counted_by_what_was_meant(self):
+        tenant = self.server.tenant("meant")
+        admin = self.server.key(tenant, "tenant_admin")
+        before = self.scrape()
+
+        def count(scrape, scope, outcome="certified"):
+            return scrape.value(f'kvrun_erasures_total{{scope="{scope}",outcome="{outcome}"}}')
+        for scope, meant in (("label", {"label": {"count": "me"}}), ("idle", None), ("tenant", {"tenant_id": tenant})):
+            sessions = 2
+            for _ in range(sessions):
+                answer = self.server.call("POST", "/v1/sessions", admin, {"model": {"id": "m", "revision": "r"},
+                                                                          "labels": {"count": "me"}})
+                self.assertEqual(answer.status, 201, answer)
+            meant = meant or {"idle_before": self.now()}  # after they were made
+            answer = self.server.patient("POST", "/v1/erasures", admin, {"scope": meant}, headers={"Prefer": "wait=30"})
+            self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"), answer)
+            rig.wait_for("the count", lambda: count(self.scrape(), scope) == count(before, scope) + sessions)
+        self.assertEqual(count(self.scrape(), "session"), count(before, "session"))
+        for verb in ("DELETE", "POST"):
+            answer = self.server.call(verb, f"/v1/tenants/{tenant}" + (":restore" if verb == "POST" else ""), self.server.operator)
+            self.assertIn(answer.status, (200, 202), answer)
+        self.assertEqual(count(self.scrape(), "tenant", "canceled"), count(before, "tenant", "canceled") + 1)
+        again = self.server.call("POST", f"/v1/tenants/{tenant}:restore", self.server.operator)
+        self.assertEqual(again.code, "invalid_state")
+        self.assertEqual(count(self.scrape(), "tenant", "canceled"), count(before, "tenant", "canceled") + 1)
+
+    @staticmethod
+    def now():
+        return datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
     def test_what_the_database_has_is_counted_now_and_then(self):
         tenant = self.server.tenant("counted")

@@ -3,6 +3,7 @@
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
+#include "dataplane/base/metric.h"
 #include "tests/lib/nvme_damage.h"
 #include "tests/lib/svc_rig.h"
 
@@ -379,6 +380,17 @@ Test(erasure, without_its_end_has_no_certificate)
     close_all();
 }
 
+static bool is_counted(const char *line)
+{
+    struct kv_buf text;
+    kv_buf_init(&text, 8 << 20);
+    kv_metric_print(&text, KV_METRIC_TEXT);
+    cr_assert(eq(int, kv_buf_check(&text), KV_OK));
+    bool found = memmem(text.data, text.len, line, strlen(line)) != NULL;
+    kv_buf_done(&text);
+    return found;
+}
+
 Test(erasure, whose_verification_fails_is_quarantined_and_never_certified)
 {
     struct kv_buf bytes;
@@ -387,6 +399,7 @@ Test(erasure, whose_verification_fails_is_quarantined_and_never_certified)
     kv_fault_set("erase/verify-fails=fail@1once");
     struct kv_erasure_view view = kvt_svc_erase(&rig.call, session);
     cr_assert(eq(int, view.state, KV_ERASURE_QUARANTINED));
+    cr_assert(is_counted("kvrun_erasures_total{scope=\"session\",outcome=\"quarantined\"} 1\n"));
     cr_assert(gt(sz, strlen(view.quarantine_reason), 0));
     cr_assert(strstr(view.claim, "nothing is claimed") != NULL);
     kv_buf_init(&bytes, 1 << 20);

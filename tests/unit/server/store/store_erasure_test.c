@@ -322,6 +322,9 @@ Test(erasure, lists_are_bounded_and_in_order)
         struct kv_store_erasure erasure = store_erasure_request(pg, tenant, id, 220 - i);
         cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_batch(pg, &erasure.id, &batch, &info)), KV_OK));
     }
+    uint64_t open = 0;
+    cr_assert(eq(int, kv_store_erasure_count_open(pg, &info, &open), KV_OK));
+    cr_assert(eq(u64, open, 3));
     cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 2));
     cr_assert(lt(i64, list[0].revocation_seq, list[1].revocation_seq));
