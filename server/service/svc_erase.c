@@ -247,6 +247,10 @@ static KV_RC erase_many(struct request_tx *tx)
     if (tx->in->scope == KV_SCOPE_TENANT && (tx->call->who.roles & KV_ROLE_TENANT_ADMIN) == 0) {
         return kv_fail(&tx->call->info, KV_E_FORBIDDEN, "all sessions of a tenant are erased with a tenant_admin key");
     }
+    if (tx->in->scope == KV_SCOPE_IDLE) {
+        KV_TRY(svc_use_settle(tx->call->svc, tx->call->pg, &tx->call->who.tenant, tx->in->idle_before_us,
+                              &tx->call->info));
+    }
     KV_TRY(svc_tx(tx->call, KV_TX_ERASE_GROUP, many_tx, tx));
     if (tx->call->dry_run) {
         return KV_OK;

@@ -2,7 +2,7 @@
  * Erasures of many sessions: one request, a group, and an erasure of its own for every session that it means. The
  * group's row says how far it is, so that whoever comes after a crash goes on where it was. A session is taken on in
  * one transaction with its revocation and audit entry, never by halves. Must never mean a session that was made after
- * the request.
+ * the request, nor by idleness one that was used since: uses in memory are written before sessions are looked for.
  */
 #include "server/service/erase_request.h"
 #include "server/service/janitor.h"
@@ -124,6 +124,9 @@ KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_gro
     taken->count = 0;
     KV_TRY(kv_store_group_match(pg, group, max, info, sessions, &count));
     for (size_t i = 0; i < count; i++) {
+        if (group->idle_before_us != 0 && svc_use_noted(svc, &sessions[i]) >= group->idle_before_us) {
+            continue; /* used at this moment: what was noted before is in its row */
+        }
         enum kv_err rc = take_one(svc, pg, group, &sessions[i], info, row);
         if (rc == KV_E_STALE) { /* erased by somebody else meanwhile */
             continue;
@@ -244,6 +247,9 @@ static KV_RC step_groups(struct group_tx *tx, struct kv_store_group *groups, str
     atomic_store(&tx->svc->groups_open, count > 0);
     for (size_t i = 0; i < count; i++) {
         tx->id = groups[i].id;
+        if (groups[i].scope == KV_GROUP_IDLE && groups[i].state == KV_GROUP_EXPANDING) {
+            KV_TRY(svc_use_settle(tx->svc, pg, &groups[i].tenant, groups[i].idle_before_us, info));
+        }
         KV_TRY(step_group(tx, pg, info, ret_more));
     }
     return KV_OK;

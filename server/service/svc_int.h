@@ -263,6 +263,10 @@ KV_RC svc_use_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info
 KV_RC svc_expire_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 /* A session is used now; that of one which is not in memory is not noted. Thread: any. */
 void svc_use_note(struct kv_svc *svc, const struct kv_id *session, uint64_t at_us);
+/* What is noted here of uses of the tenant's sessions since then, and every transfer's entry so far, are in the
+ * database when it returns: it can tell which sessions are idle. Not in a transaction. Thread: any. */
+KV_RC svc_use_settle(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, uint64_t since_us,
+                     struct kv_errinfo *info);
 /* The last use that is noted here; 0: none. Thread: any. */
 uint64_t svc_use_noted(struct kv_svc *svc, const struct kv_id *session);
 

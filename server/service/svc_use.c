@@ -6,6 +6,7 @@
  */
 #include "server/service/svc_int.h"
 
+#include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "server/store/store_session.h"
 
@@ -53,6 +54,22 @@ static void collect_sessions(struct kv_svc *svc, struct uses *uses)
     }
 }
 
+static void collect_since(struct kv_svc *svc, const struct kv_id *tenant, uint64_t since_us, struct uses *uses)
+{
+    size_t position = 0;
+    uses->session_count = 0;
+    pthread_mutex_lock(&svc->registry_mutex);
+    for (struct svc_session *session = kv_idmap_next(&svc->sessions, &position);
+         session != NULL && uses->session_count < KV_STORE_USES_MAX;
+         session = kv_idmap_next(&svc->sessions, &position)) {
+        if (session->used_us >= since_us && session->recorded_us < since_us && !session->revoked &&
+            kv_id_equal(&session->tenant, tenant)) {
+            uses->sessions[uses->session_count++] = (struct kv_store_use){.id = session->id, .at_us = session->used_us};
+        }
+    }
+    pthread_mutex_unlock(&svc->registry_mutex);
+}
+
 static void collect_keys(struct kv_svc *svc, struct uses *uses)
 {
     size_t position = 0;
@@ -97,7 +114,7 @@ static void mark(struct kv_svc *svc, const struct uses *uses)
     pthread_mutex_lock(&svc->registry_mutex);
     for (size_t i = 0; i < uses->session_count; i++) {
         struct svc_session *session = kv_idmap_get(&svc->sessions, &uses->sessions[i].id);
-        if (session != NULL) {
+        if (session != NULL && session->recorded_us < uses->sessions[i].at_us) {
             session->recorded_us = uses->sessions[i].at_us;
         }
     }
@@ -122,4 +139,21 @@ KV_RC svc_use_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info
     mark(svc, uses);
     *ret_more = uses->session_count == KV_STORE_USES_MAX || uses->key_count == KV_STORE_USES_MAX;
     return KV_OK;
+}
+
+KV_RC svc_use_settle(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, uint64_t since_us,
+                     struct kv_errinfo *info)
+{
+    struct uses *uses KV_CLEANUP(kv_freep) = kv_alloc(sizeof *uses);
+    if (uses == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    do { /* what was written is not collected again, so this ends */
+        collect_since(svc, tenant, since_us, uses);
+        if (uses->session_count > 0) {
+            KV_TRY(kv_pg_tx(pg, KV_TX_USES, use_tx, uses, info, NULL));
+            mark(svc, uses);
+        }
+    } while (uses->session_count == KV_STORE_USES_MAX);
+    return svc_sequence(svc, pg, info, NULL);
 }

@@ -116,11 +116,17 @@ KV_RC kv_store_group_set(struct kv_pg *pg, const struct kv_store_group *group, s
 
 /* ---- which sessions are meant ---- */
 
-#define MEANT                                                                      \
-    " FROM session WHERE tenant_id = $1 AND state = 'active' AND created_at <= $2" \
-    " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                         \
-    " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"    \
-    " AND (pinned_until IS NULL OR pinned_until <= $2)))"                          \
+/* When the log says that the session was used last: a transfer's entry is durable before the transfer is answered, so
+ * it tells of uses that a crash took from memory, and of those at other instances. */
+#define LAST_MOVED                                                                                                  \
+    "(SELECT l.at FROM audit_leaf l WHERE l.session_id = session.id AND l.op IN ('block.offload', 'block.restore')" \
+    " ORDER BY l.idx DESC LIMIT 1)"
+
+#define MEANT                                                                                     \
+    " FROM session WHERE tenant_id = $1 AND state = 'active' AND created_at <= $2"                \
+    " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                                        \
+    " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"                   \
+    " AND (pinned_until IS NULL OR pinned_until <= $2) AND coalesce(" LAST_MOVED " < $4, true)))" \
     " AND ($5::bytea IS NULL OR created_by = $5)"
 
 static void arg_meant(struct kv_pg_args *args, const struct kv_store_group *group)

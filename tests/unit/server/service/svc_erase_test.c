@@ -311,6 +311,62 @@ Test(erasure, without_the_database_is_refused)
 }
 
 #ifdef KV_FAULTS
+/* --- by idleness ------------------------------------------------------------------------------------------------- */
+
+static enum kv_err erase_idle(uint64_t before_us, bool dry_run, struct kv_erasure_made *ret_made)
+{
+    struct kv_erasure_new in = {.scope = KV_SCOPE_IDLE, .idle_before_us = before_us, .basis = "retention"};
+    rig.call.dry_run = dry_run;
+    enum kv_err rc = kv_svc_erase(&rig.call, &in, ret_made);
+    rig.call.dry_run = false;
+    return rc;
+}
+
+static uint64_t now_us(void)
+{
+    return kv_env_system.realtime_us(kv_env_system.ctx);
+}
+
+/* Of the two that lay unused for an hour as far as the rows know, only the one that was not used since is erased. */
+static void check_only_the_idle_one(struct kv_id idle, struct kv_id used, uint64_t before_us)
+{
+    static struct kv_erasure_made made;
+    uint32_t count = 0;
+    kvt_db_run(&rig, "UPDATE kvrun.session SET created_at = created_at - interval '2 hours', last_used_at = now() -"
+                     " interval '1 hour'");
+    cr_assert(eq(int, erase_idle(before_us, true, &made), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(u64, made.would.sessions, 1));
+    cr_assert(eq(int, erase_idle(before_us, false, &made), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(u64, made.erasure.sessions, 1));
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, used, 0, 1, &count), KV_OK));
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, idle, 0, 1, &count), KV_E_SESSION_ERASED));
+}
+
+Test(idle, one_that_was_used_since_as_only_memory_knows_is_spared)
+{
+    open_all();
+    struct kv_id idle = session_with(1), used = session_with(1);
+    uint64_t before_us = now_us();
+    uint32_t count = 0;
+    cr_assert(eq(int, kvt_svc_lookup(&rig.call, &engine, used, 0, 1, &count), KV_OK)); /* leaves no entry in the log */
+    check_only_the_idle_one(idle, used, before_us);
+    close_all();
+}
+
+Test(idle, one_that_was_used_since_as_only_the_log_knows_is_spared)
+{
+    open_all();
+    struct kv_id idle = session_with(1), used = session_with(1);
+    uint64_t before_us = now_us();
+    uint32_t count = 0;
+    cr_assert(eq(int, kvt_svc_restore(&rig.call, &engine, used, 0, 1, &count), KV_OK));
+    kvt_engine_close(&engine);
+    kvt_svc_restart(&rig); /* memory forgets it */
+    kvt_engine_open(&rig.call, &engine);
+    check_only_the_idle_one(idle, used, before_us);
+    close_all();
+}
+
 /* --- with fault points: a round of the eraser is held at its start, or its verification fails -----------------------
  */
 
