@@ -100,6 +100,12 @@ class Full(rig.Suite):
         more = self.server.call("POST", "/v1/audit:verify", self.server.operator)
         self.assertEqual((more.status, more.code), (503, "busy"), "of all")
         self.assertIn("retry-after", more.headers)
+        answer = self.server.call("POST", started[0].headers["location"] + ":cancel", admin)
+        self.assertEqual(answer.status, 200, answer)
+        rig.wait_for("its end", lambda: self.server.call("GET", started[0].headers["location"], admin).json()["done"])
+        waited = self.server.call("POST", "/v1/audit:verify", admin, headers={"Prefer": "wait=1"})
+        self.assertEqual((waited.status, waited.headers.get("preference-applied"), waited.json()["done"]), (202, "wait=1", False))
+        callers, started = callers + [admin], started + [waited]
         answer = self.server.call("POST", "/v1/erasures", admin, {"scope": {"session_id": session}}, {"Prefer": "wait=30"})
         self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"))
         for caller, start in zip(callers, started):
