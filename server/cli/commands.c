@@ -281,6 +281,9 @@ static const struct cli_flag audit_tail[] = {LETTER('n', "lines", "N", "how many
 static const struct cli_flag audit_export[] = {KIND(CLI_NUMBER, "from", "INDEX", CLI_QUERY, "from", "first entry"),
                                                KIND(CLI_NUMBER, "to", "INDEX", CLI_QUERY, "to", "entry after the last"),
                                                END};
+static const struct cli_flag audit_verify[] = {
+    KIND(CLI_NUMBER, "from", "INDEX", CLI_BODY, "from", "first entry; without these two, all of it"),
+    KIND(CLI_NUMBER, "to", "INDEX", CLI_BODY, "to", "entry after the last"), END};
 static const struct cli_flag config_show_flags[] = {
     SWITCH("origin", CLI_LOCAL, NULL, "where each value comes from, as always"), END};
 static const struct cli_flag ops_ls[] = {STATE_FILTER, TEXT("kind", "KIND", CLI_QUERY, "kind", "of this kind"), END};
@@ -416,7 +419,7 @@ const struct cli_command cli_commands[] = {
     ROW("audit tail", "", "the last entries", 0, GET("/v1/audit/entries"), .flags = audit_tail,
         .columns = entry_columns, .run = cli_audit_tail),
     ROW("audit verify", "", "let the server check its log, leaf by leaf", CLI_IDEMPOTENT, POST("/v1/audit:verify"),
-        .run = cli_audit_verify),
+        .flags = audit_verify, .run = cli_audit_verify),
     ROW("audit export", "", "the log as tiles, a tar archive", CLI_FILES, GET("/v1/audit:export"),
         .flags = audit_export, .run = cli_audit_export),
 

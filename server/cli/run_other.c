@@ -222,7 +222,12 @@ int cli_policy_test(struct cli *cli)
 
 int cli_audit_verify(struct cli *cli)
 {
-    int code = post(cli, json_object());
+    json_t *body = NULL;
+    int code = cli_body(cli, &body);
+    if (code != CLI_OK) {
+        return code;
+    }
+    code = post(cli, body == NULL ? json_object() : body);
     const char *id = json_string_value(json_object_get(cli->answer, "id"));
     if (code == CLI_OK && id != NULL && strncmp(id, "opr_", 4) == 0) {
         char name[64];

@@ -7,6 +7,8 @@
 
 #include <stdio.h>
 
+#define INDEX_MAX INT64_C(9007199254740991)
+
 const struct kv_field kv_q_operations[] = {
     {"state", KV_TEXT, false, 1, 16, "|queued|running|succeeded|failed|canceled|"},
     {"kind", KV_TEXT, false, 1, 32, "|audit.verify|tier.drain|"},
@@ -121,16 +123,21 @@ static KV_RC started(struct kv_call *call, struct kv_req *req)
     return answer_start(call, req, &answer);
 }
 
-typedef KV_RC start_fn(struct kv_call *call, struct kv_operation_view *ret_operation);
+struct starter {
+    const struct kv_field *fields; /* of its body */
+    size_t field_count;
+    KV_RC (*use_case)(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation);
+};
 
-static KV_RC start(struct kv_call *call, struct kv_req *req, start_fn *use_case, struct kv_operation_view *view)
+static KV_RC start(struct kv_call *call, struct kv_req *req, const struct starter *starter,
+                   struct kv_operation_view *view)
 {
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
     struct kv_h_answer answer = answer_of(req, view);
     uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
-    KV_TRY(kv_h_body(call, req, NULL, 0, &body));
+    KV_TRY(kv_h_body(call, req, starter->fields, starter->field_count, &body));
     kv_h_on_commit(call, &answer);
-    KV_TRY(use_case(call, view));
+    KV_TRY(starter->use_case(call, body, view));
     if (!call->dry_run && waits(call, req, newest, view, started)) {
         call->render = NULL;
         return KV_OK;
@@ -138,20 +145,44 @@ static KV_RC start(struct kv_call *call, struct kv_req *req, start_fn *use_case,
     return answer_start(call, req, &answer);
 }
 
-static KV_RC start_new(struct kv_call *call, struct kv_req *req, start_fn *use_case)
+static KV_RC start_new(struct kv_call *call, struct kv_req *req, const struct starter *starter)
 {
     struct kv_operation_view *view KV_CLEANUP(kv_freep) = kv_alloc(sizeof *view);
-    return view == NULL ? KV_E_NO_MEMORY : start(call, req, use_case, view);
+    return view == NULL ? KV_E_NO_MEMORY : start(call, req, starter, view);
+}
+
+static KV_RC drain(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+{
+    (void)body;
+    return kv_svc_drain_dram(call, ret_operation);
 }
 
 KV_RC kv_h_tier_drain(struct kv_call *call, struct kv_req *req)
 {
-    return start_new(call, req, kv_svc_drain_dram);
+    return start_new(call, req, &(struct starter){.use_case = drain});
+}
+
+static KV_RC verify(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+{
+    bool range = kv_json_get(body, "from") != NULL || kv_json_get(body, "to") != NULL;
+    if (kv_json_bool(body, "full", !range) == range) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/full",
+                          range ? "is for the whole log: leave `from` and `to` out, or this"
+                                : "is not enough: name `from` and `to`");
+    }
+    struct kv_audit_range asked = {.from = (uint64_t)kv_json_int(body, "from", 0),
+                                   .to = (uint64_t)kv_json_int(body, "to", 0)};
+    return kv_svc_audit_verify(call, &asked, ret_operation);
 }
 
 KV_RC kv_h_audit_verify(struct kv_call *call, struct kv_req *req)
 {
-    return start_new(call, req, kv_svc_audit_verify);
+    static const struct kv_field fields[] = {
+        {"from", KV_INT, false, 0, INDEX_MAX, NULL},
+        {"to", KV_INT, false, 1, INDEX_MAX, NULL},
+        {"full", KV_BOOL, false, 0, 0, NULL},
+    };
+    return start_new(call, req, &(struct starter){KV_FIELDS(fields), verify});
 }
 
 /* --- looking and cancelling -------------------------------------------------------------------------------------- */

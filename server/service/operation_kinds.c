@@ -11,12 +11,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* --- audit.verify: every leaf from its entry, the root against the signed head ------------------------------------ */
+/* --- audit.verify: every leaf of a range from its entry, the root against the signed head ------------------------- */
 
 #define VERIFY_BATCHES 8
 
 struct verify {
     struct svc_operation_run *run;
+    uint64_t from, to;
     uint64_t size; /* of the head, and its root: what was signed when the operation began */
     struct kv_hash root;
     struct kv_frontier frontier; /* of what was recomputed so far */
@@ -28,7 +29,9 @@ struct verify {
 static KV_RC read_params(struct verify *verify)
 {
     char root[KV_SHA256_HEX_SIZE];
-    if (sscanf(verify->run->row.params, "{\"root\":\"%64[0-9a-f]\",\"size\":%" SCNu64 "}", root, &verify->size) != 2) {
+    if (sscanf(verify->run->row.params,
+               "{\"from\":%" SCNu64 ",\"root\":\"%64[0-9a-f]\",\"size\":%" SCNu64 ",\"to\":%" SCNu64 "}", &verify->from,
+               root, &verify->size, &verify->to) != 4) {
         return kv_fail(&verify->run->info, KV_E_CORRUPT, "the operation's parameters are not ones of this kind");
     }
     return kv_hex_decode(root, verify->root.b, sizeof verify->root.b);
@@ -40,7 +43,8 @@ static KV_RC read_position(struct verify *verify)
     const struct kv_buf *position = &verify->run->position;
     uint8_t frontier[KV_FRONTIER_BYTES_MAX];
     if (position->len == 0) {
-        return kv_frontier_decode(0, KV_BYTES(NULL, 0), &verify->frontier);
+        return svc_log_frontier(verify->run->pg, &verify->run->row.tenant, verify->from, &verify->run->info,
+                                &verify->frontier);
     }
     char *hex = NULL;
     uint64_t size = strtoull((const char *)position->data, &hex, 10);
@@ -65,7 +69,7 @@ static KV_RC write_position(struct verify *verify)
 
 static KV_RC verify_entries(struct verify *verify, const struct kv_store_entries *entries)
 {
-    for (size_t i = 0; i < entries->count && verify->frontier.size < verify->size; i++) {
+    for (size_t i = 0; i < entries->count && verify->frontier.size < verify->to; i++) {
         struct kv_hash hash;
         KV_TRY(kv_merkle_leaf(entries->rows[i].entry, &hash));
         verify->gap = entries->rows[i].idx != verify->frontier.size;
@@ -94,20 +98,36 @@ static KV_RC verify_batch(struct verify *verify)
     return rc;
 }
 
+/* The entries up to `to` are the ones that the signed root was made of. What is stored of the tree before the range
+ * went into this root, and what is stored of it behind goes into the proof: neither is trusted. */
+static KV_RC matches_head(struct verify *verify, bool *ret_matches)
+{
+    struct svc_operation_run *run = verify->run;
+    struct kv_hash root, proof[KV_MERKLE_DEPTH_MAX];
+    size_t count = 0;
+    KV_TRY(kv_frontier_root(&verify->frontier, &root));
+    KV_TRY(svc_consistency_proof(run->pg, &run->row.tenant, verify->to, verify->size, &run->info, proof, &count));
+    *ret_matches = kv_merkle_verify_consistency(verify->to, verify->size, &root, &verify->root, proof, count) == KV_OK;
+    return KV_OK;
+}
+
 static KV_RC finish_verify(struct verify *verify)
 {
     struct svc_operation_run *run = verify->run;
-    struct kv_hash root;
     char hex[KV_SHA256_HEX_SIZE], place[64] = "";
-    KV_TRY(kv_frontier_root(&verify->frontier, &root));
-    bool whole = verify->bad == UINT64_MAX, same = whole && memcmp(root.b, verify->root.b, sizeof root.b) == 0;
+    bool whole = verify->bad == UINT64_MAX, same = false;
+    if (whole) {
+        KV_TRY(matches_head(verify, &same));
+    }
     kv_hex_encode(verify->root.b, sizeof verify->root.b, hex);
     if (!whole) {
         snprintf(place, sizeof place, ",\"%s\":%" PRIu64, verify->gap ? "gap" : "first_bad", verify->bad);
     }
     snprintf(run->row.response, sizeof run->row.response,
-             "{\"checked\":%" PRIu64 "%s,\"ok\":%s,\"root\":\"%s\",\"root_matches\":%s,\"size\":%" PRIu64 "}",
-             verify->frontier.size, place, same ? "true" : "false", hex, same ? "true" : "false", verify->size);
+             "{\"checked\":%" PRIu64 "%s,\"from\":%" PRIu64 ",\"ok\":%s,\"root\":\"%s\",\"root_matches\":%s,"
+             "\"size\":%" PRIu64 ",\"to\":%" PRIu64 "}",
+             verify->frontier.size - verify->from, place, verify->from, same ? "true" : "false", hex,
+             same ? "true" : "false", verify->size, verify->to);
     run->done = true;
     return KV_OK;
 }
@@ -121,14 +141,14 @@ KV_RC svc_run_audit_verify(struct svc_operation_run *run)
     *verify = (struct verify){.run = run, .bad = UINT64_MAX};
     KV_TRY(read_params(verify));
     KV_TRY(read_position(verify));
-    for (unsigned i = 0; i < VERIFY_BATCHES && verify->frontier.size < verify->size && verify->bad == UINT64_MAX; i++) {
+    for (unsigned i = 0; i < VERIFY_BATCHES && verify->frontier.size < verify->to && verify->bad == UINT64_MAX; i++) {
         KV_TRY(verify_batch(verify));
     }
     snprintf(run->row.phase, sizeof run->row.phase, "recomputing");
     snprintf(run->row.unit, sizeof run->row.unit, "entries");
-    run->row.done_units = verify->frontier.size;
-    run->row.total_units = verify->size;
-    if (verify->bad != UINT64_MAX || verify->frontier.size >= verify->size) {
+    run->row.done_units = verify->frontier.size - verify->from;
+    run->row.total_units = verify->to - verify->from;
+    if (verify->bad != UINT64_MAX || verify->frontier.size >= verify->to) {
         return finish_verify(verify);
     }
     return write_position(verify);

@@ -380,3 +380,19 @@ KV_RC svc_consistency_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t 
     struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
     return kv_merkle_consistency(fetch_subtree, &proof, from, to, ret_proof, ret_count);
 }
+
+KV_RC svc_log_frontier(struct kv_pg *pg, const struct kv_id *log, uint64_t size, struct kv_errinfo *info,
+                       struct kv_frontier *ret_frontier)
+{
+    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
+    struct kv_frontier frontier = {0};
+    unsigned count = 0;
+    for (unsigned level = KV_MERKLE_DEPTH_MAX; level-- > 0;) {
+        if ((size >> level & 1) != 0) {
+            KV_TRY(fetch_subtree(&proof, level, frontier.size >> level, &frontier.hashes[count++]));
+            frontier.size += UINT64_C(1) << level;
+        }
+    }
+    *ret_frontier = frontier;
+    return KV_OK;
+}

@@ -301,6 +301,9 @@ KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_even
 KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done);
 KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
                           struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
+/* The right edge of the tree of the first `size` entries, from what is stored of it. */
+KV_RC svc_log_frontier(struct kv_pg *pg, const struct kv_id *log, uint64_t size, struct kv_errinfo *info,
+                       struct kv_frontier *ret_frontier);
 KV_RC svc_consistency_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t from, uint64_t to,
                             struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
 void *svc_sequencer_main(void *svc);

@@ -62,24 +62,39 @@ static KV_RC start(struct kv_call *call, const char *kind, const char *params, s
     return KV_OK;
 }
 
-KV_RC kv_svc_audit_verify(struct kv_call *call, struct kv_operation_view *ret_operation)
+static KV_RC signed_head(struct kv_call *call, struct kv_checkpoint *ret_head)
 {
     struct kv_buf note;
     uint64_t size = 0;
-    struct kv_checkpoint head;
-    KV_TRY(svc_may_work(call->svc, &call->info));
     kv_buf_init(&note, 16384);
     enum kv_err rc = kv_store_log_note(call->pg, &call->who.tenant, &call->info, &note, &size);
     if (rc == KV_E_MISSING) {
         rc = kv_fail(&call->info, KV_E_NOT_YET, "this log has no entry yet, so no head is signed");
-    } else if (rc == KV_OK && kv_checkpoint_parse(kv_buf_bytes(&note), &head) != KV_OK) {
+    } else if (rc == KV_OK && kv_checkpoint_parse(kv_buf_bytes(&note), ret_head) != KV_OK) {
         rc = kv_fail(&call->info, KV_E_CORRUPT, "the log's signed head is not one");
     }
     kv_buf_done(&note);
-    KV_TRY(rc);
-    char root[KV_SHA256_HEX_SIZE], params[160];
+    return rc;
+}
+
+KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *range,
+                          struct kv_operation_view *ret_operation)
+{
+    struct kv_checkpoint head;
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    KV_TRY(signed_head(call, &head));
+    uint64_t to = range->to == 0 ? head.size : range->to;
+    if (to > head.size) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/to", "the signed head covers %" PRIu64 " entries",
+                          head.size);
+    }
+    if (range->from >= to) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/from", "must be below `to`, which is %" PRIu64, to);
+    }
+    char root[KV_SHA256_HEX_SIZE], params[224];
     kv_hex_encode(head.root.b, sizeof head.root.b, root);
-    snprintf(params, sizeof params, "{\"root\":\"%s\",\"size\":%" PRIu64 "}", root, head.size);
+    snprintf(params, sizeof params, "{\"from\":%" PRIu64 ",\"root\":\"%s\",\"size\":%" PRIu64 ",\"to\":%" PRIu64 "}",
+             range->from, root, head.size, to);
     return start(call, "audit.verify", params, ret_operation);
 }
 

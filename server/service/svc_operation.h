@@ -13,9 +13,15 @@ struct kv_operation_view {
 };
 bool kv_operation_ended(const struct kv_operation_view *operation);
 
-/* Recomputes the caller's log: every leaf from its entry, and the root against the signed head. KV_E_NOT_YET: nothing
- * is signed so far. KV_E_BUSY: KV_MAX_OPERATIONS_OPEN are open, or an eighth of them by this tenant. */
-KV_RC kv_svc_audit_verify(struct kv_call *call, struct kv_operation_view *ret_operation);
+/* Recomputes the caller's log from entry `from` up to `to`: every leaf from its entry, and from them and what is stored
+ * of the tree before and after, the root against the signed head. KV_E_NOT_YET: nothing is signed so far.
+ * KV_E_INVALID_REQUEST: not a range of what is signed. KV_E_BUSY: KV_MAX_OPERATIONS_OPEN are open, or an eighth of them
+ * by this tenant. */
+struct kv_audit_range {
+    uint64_t from, to; /* `to` is the entry after the last; 0: all that the head covers */
+};
+KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *range,
+                          struct kv_operation_view *ret_operation);
 /* Writes every block of memory down and frees it. Operators. */
 KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation);
 

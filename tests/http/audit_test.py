@@ -180,8 +180,8 @@ class Audit(rig.Suite):
 
     # --- recomputing
 
-    def verify(self, token=None):
-        answer = self.server.call("POST", "/v1/audit:verify", token or self.auditor, headers={"Prefer": "wait=30"})
+    def verify(self, token=None, body=None):
+        answer = self.server.call("POST", "/v1/audit:verify", token or self.auditor, body, headers={"Prefer": "wait=30"})
         self.assertEqual(answer.status, 200, answer)
         self.assertEqual(answer.json()["state"], "succeeded")
         return answer.json()["response"]
@@ -192,6 +192,23 @@ class Audit(rig.Suite):
         self.assertEqual((report["ok"], report["root_matches"], report["checked"]), (True, True, report["size"]))
         self.assertGreaterEqual(report["size"], before[1])
         self.assertTrue(self.verify(self.server.operator)["ok"])
+
+    def test_verify_takes_a_range(self):
+        tenant = self.server.tenant("ranges")
+        admin = self.server.key(tenant, "tenant_admin")
+        for _ in range(9):
+            self.server.session(admin)
+        size = rig.wait_for("the head", lambda: (lambda s: s >= 10 and s)(self.verify(admin, {"full": True})["size"]))
+        for range_ in ((0, 1), (0, size), (1, 2), (3, 7), (4, 8), (size - 1, size)):
+            report = self.verify(admin, dict(zip(("from", "to"), range_)))
+            self.assertEqual((report["ok"], report["root_matches"], report["from"], report["to"], report["checked"]),
+                             (True, True, *range_, range_[1] - range_[0]), report)
+        self.assertEqual(self.verify(admin, {"from": 5})["checked"], self.verify(admin, {"from": 5})["to"] - 5)
+        for body, pointer in (({"from": 3, "to": 3}, "/from"), ({"from": 4, "to": 3}, "/from"), ({"to": 10 ** 6}, "/to"),
+                              ({"from": 10 ** 6}, "/from"), ({"from": 0, "full": True}, "/full"), ({"full": False}, "/full"),
+                              ({"to": 0}, "/to"), ({"from": -1}, "/from")):
+            answer = self.server.call("POST", "/v1/audit:verify", admin, body)
+            self.assertEqual((answer.status, answer.code, answer.pointer), (400, "invalid_request", pointer), body)
 
 
 def consistent(first, second, root1, root2, proof):
@@ -228,8 +245,8 @@ class Tampered(rig.Suite):
         for _ in range(5):
             self.server.session(admin)
 
-        def report():
-            answer = self.server.call("POST", "/v1/audit:verify", admin, headers={"Prefer": "wait=30"})
+        def report(**body):
+            answer = self.server.call("POST", "/v1/audit:verify", admin, body or None, headers={"Prefer": "wait=30"})
             return answer.json().get("response") if answer.status == 200 else None
         first = rig.wait_for("a report on all that there is", lambda: (lambda r: r and r["size"] > 6 and r)(report()))
         self.assertTrue(first["ok"], "the control")
@@ -241,6 +258,8 @@ class Tampered(rig.Suite):
             self.skipTest("no psql")
         found = report()
         self.assertEqual((found["ok"], found.get("first_bad"), found["root_matches"]), (False, 3, False), found)
+        self.assertEqual(report(**{"from": 2, "to": 5}).get("first_bad"), 3)
+        self.assertTrue(report(**{"from": 4})["ok"], "the hash before the range is still the signed one")
         self.server.database(change.format("UPDATE kvrun.audit_leaf SET leaf_hash = sha256('\\x00'::bytea || entry)"))
         found = report()
         self.assertEqual((found["ok"], "first_bad" in found, found["root_matches"]), (False, False, False),
