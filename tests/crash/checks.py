@@ -23,6 +23,7 @@ class Checks:
         self.settle_doubts()
         self.erased_sessions_stay_closed()
         self.erasures_end()
+        self.groups()
         self.certificates()
         self.live_sessions()
         self.usage()
@@ -80,6 +81,20 @@ class Checks:
                               f"{session.erasure} did not end by itself: {document}")
             steps = [step["state"] for step in document["steps"]]
             self.ledger.blame(steps == STEPS, f"{session.erasure} left out steps: {steps}")
+
+    def groups(self):
+        """Each request for many ends, with one erasure for each session that it took on, and no session has two."""
+        count = "(SELECT count(*) FROM kvrun.erasure e WHERE e.group_id = g.id AND e.state = 'certified')"
+        try:
+            wait_until(lambda: self.world.server.sql("SELECT count(*) FROM kvrun.erasure_group WHERE ended_at IS NULL") == "0",
+                       RESUME_SECONDS, "the end of every group")
+        except TimeoutError as error:
+            self.ledger.violate(str(error))
+        wrong = self.world.server.sql(f"SELECT encode(g.id, 'hex'), g.state, g.sessions, {count} FROM kvrun.erasure_group g"
+                                      f" WHERE g.state <> 'certified' OR g.sessions <> {count}")
+        self.ledger.blame(not wrong, f"groups that are not as they say: {wrong}")
+        twice = self.world.server.sql("SELECT count(*) - count(DISTINCT session_id) FROM kvrun.erasure")
+        self.ledger.blame(twice == "0", f"{twice} sessions have two erasures")
 
     def certificates(self):
         """The same bytes whenever asked, valid, and no two that tell different stories about the log."""

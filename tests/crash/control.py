@@ -15,7 +15,7 @@ from world import Tools, World
 SKIP = 77
 CHUNK = 64 * 1024
 NAMES = ("flip_byte_of_a_block", "lose_the_index", "promise_what_was_never_stored", "take_a_live_session_for_erased",
-         "forget_a_session", "change_a_certificate", "show_another_head", "attack")
+         "forget_a_session", "count_one_too_many", "change_a_certificate", "show_another_head", "attack")
 
 
 class Broken:
@@ -74,6 +74,12 @@ class Broken:
     def forget_a_session(self):
         del self.ledger.sessions[self.live().id]
         return r"usage: tiers say"
+
+    def count_one_too_many(self):
+        self.world.server.sql("INSERT INTO kvrun.erasure_group (id, tenant_id, scope, cutoff, basis, requested_role, state,"
+                              " sessions, created_at, ended_at) SELECT decode(repeat('07', 16), 'hex'), id, 'tenant', now(),"
+                              " 'other', 'tenant_admin', 'certified', 1, now(), now() FROM kvrun.tenant LIMIT 1")
+        return r"groups that are not as they say: 07\w+\|certified\|1\|0"
 
     def change_a_certificate(self):
         session = self.ledger.in_state(ACCEPTED)[0]

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Each fault point on the path of an erasure, at its first passing: killed there, started again, looked at, and robbed.
-Then kills in the recovery from such a kill, and kills at the very first start. By default a sample that follows from
-the seed, with KV_LONG=1 all of them."""
+Then kills in the recovery from such a kill, on the path of erasures of many and of those that time brings, and at the very
+first start. By default a sample that follows from the seed, with KV_LONG=1 all of them."""
 import random
 import sys
 import time
@@ -10,23 +10,33 @@ import traceback
 import workload
 from attack import Loot
 from drill import arguments, long_run, print_violations, programs_missing
-from points import ERASE_POINTS, FIRST_START, IN_RECOVERY
-from server import Cluster, Gone
+from ledger import ACCEPTED, ASKED
+from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS
+from server import Cluster, Gone, wait_until
 from world import Tools, World
 
 SKIP = 77
-SAMPLE = {"erase": 10, "recovery": 3, "first": 4}
+SAMPLE = {"erase": 10, "recovery": 3, "first": 4, "many": 3}
 DEATH_SECONDS = 20
 VICTIMS = 2
 
 
+def session_with_blocks(world, **members):
+    client, slots = world.client("engine"), workload.Slots(0, 2)
+    session = workload.create_session(world, client, **members)
+    for pool in world.pools:
+        workload.offload(world, client, session, pool, range(3), slots, "durable")
+    return session
+
+
 def fill(world):
     """Two sessions with blocks on nvme, so that one is left as the control."""
-    client, slots = world.client("engine"), workload.Slots(0, 2)
     while len(world.ledger.in_state("live")) < VICTIMS:
-        session = workload.create_session(world, client)
-        for pool in world.pools:
-            workload.offload(world, client, session, pool, range(3), slots, "durable")
+        session_with_blocks(world)
+
+
+def ask_one(world):
+    workload.ask_erasure(world, world.client("admin"), world.ledger.in_state("live")[0], 0)
 
 
 def killed_at(world, fault, ask):
@@ -34,7 +44,7 @@ def killed_at(world, fault, ask):
     try:
         world.start(fault)
         if ask:
-            workload.ask_erasure(world, world.client("admin"), world.ledger.in_state("live")[0], 0)
+            ask(world)
     except Gone:
         pass
     world.ledger.blame(world.server.wait_dead(DEATH_SECONDS), f"{fault} did not come by")
@@ -46,10 +56,94 @@ def on_the_path(world, *points):
     loot = Loot(world)
     world.kill()
     for number, point in enumerate(points):
-        killed_at(world, point + "=kill@1", number == 0)
+        killed_at(world, point + "=kill@1", ask_one if number == 0 else None)
     world.start()
     world.check()
     loot.check()
+
+
+class ByLabel:
+    """Two sessions by one request: both, or neither when it was cut off before it stood."""
+
+    def __init__(self, world, number):
+        self.label = {"crash": str(number)}
+        self.victims = [session_with_blocks(world, labels=self.label) for _ in range(VICTIMS)]
+        self.groups = int(world.server.sql("SELECT count(*) FROM kvrun.erasure_group"))
+
+    def ask(self, world):
+        workload.ask_many(world, world.client("admin"), self.victims, self.label)
+
+    def settle(self, world):
+        pass
+
+    def check(self, world):
+        taken = [session.state == ACCEPTED for session in self.victims]
+        world.ledger.blame(all(taken) == any(taken), f"half of a request stands: {taken}")
+        groups = int(world.server.sql("SELECT count(*) FROM kvrun.erasure_group"))
+        world.ledger.blame(groups == self.groups + any(taken), f"{groups - self.groups} groups, sessions taken on: {taken}")
+
+
+class ByLifetime:
+    """A session whose time is over: it ends, whenever the server dies."""
+
+    def __init__(self, world, _number):
+        self.victim = session_with_blocks(world)
+
+    def ask(self, world):
+        self.victim.state = ASKED
+        answer = world.client("admin").call("PATCH", f"/v1/sessions/{self.victim.id}", {"ttl_seconds": 1},
+                                            Content_Type="application/merge-patch+json")
+        world.ledger.blame(answer.status == 200, f"shortening a life: {answer}")
+
+    def settle(self, world):
+        client = world.client("admin")
+        wait_until(lambda: client.call("GET", f"/v1/sessions/{self.victim.id}").status == 410, DEATH_SECONDS,
+                   "the end of a session's time")
+
+    def check(self, world):
+        world.ledger.blame(self.victim.state == ACCEPTED, f"{self.victim.id} is {self.victim.state}")
+
+
+class ByTenant:
+    """A tenant whose grace time is over: it ends with both its sessions, in one group."""
+
+    def __init__(self, world, number):
+        operator = world.client("operator")
+        self.tenant = operator.call("POST", "/v1/tenants", {"name": f"goes-{number}"}).json["id"]
+        key = operator.call("POST", f"/v1/tenants/{self.tenant}/api-keys", {"name": "a", "roles": ["tenant_admin"]})
+        world.keys[self.tenant] = key.json["secret"]
+        client = world.client(self.tenant)
+        for _ in range(VICTIMS):
+            answer = client.call("POST", "/v1/sessions", {"model": {"id": "m", "revision": "1"}})
+            world.ledger.blame(answer.status == 201, f"session of {self.tenant}: {answer}")
+        self.groups = int(world.server.sql("SELECT count(*) FROM kvrun.erasure_group"))
+
+    def ask(self, world):
+        answer = world.client("operator").call("DELETE", f"/v1/tenants/{self.tenant}?now=true")
+        world.ledger.blame(answer.status == 202, f"deletion of {self.tenant}: {answer}")
+
+    def settle(self, world):
+        client = world.client("operator")
+        wait_until(lambda: client.call("GET", f"/v1/tenants/{self.tenant}").json["state"] == "erased", 30,
+                   "the end of a tenant")
+
+    def check(self, world):
+        found = world.server.sql(f"SELECT sessions FROM kvrun.erasure_group ORDER BY created_at OFFSET {self.groups}")
+        world.ledger.blame(found == str(VICTIMS), f"groups of {self.tenant} took on: {found!r}")
+
+
+WAYS = {"label": ByLabel, "lifetime": ByLifetime, "tenant": ByTenant}
+
+
+def many_on_the_path(world, number, point):
+    fill(world)
+    case = WAYS[MANY_POINTS[point]](world, number)
+    world.kill()
+    killed_at(world, point + "=kill@1", case.ask)
+    world.start()
+    case.settle(world)
+    world.check()
+    case.check(world)
 
 
 def first_start(tools, cluster, number, point):
@@ -85,18 +179,25 @@ class Points:
         self.failures += bool(violations)
         world.ledger.violations = []
 
+    def one(self, world, what, run, *arguments):
+        """False: nothing is left to go on with."""
+        begun = time.monotonic()
+        try:
+            run(world, *arguments)
+        except Exception:
+            world.ledger.violate(traceback.format_exc())
+        self.report(what, begun, world)
+        return world.server.alive()
+
     def path(self, rng):
         world = World(self.tools)
         try:
             singles = [(point,) for point in sample(rng, "erase", ERASE_POINTS)]
             for points in singles + sample(rng, "recovery", IN_RECOVERY):
-                begun = time.monotonic()
-                try:
-                    on_the_path(world, *points)
-                except Exception:
-                    world.ledger.violate(traceback.format_exc())
-                self.report(", then ".join(points), begun, world)
-                if not world.server.alive():
+                if not self.one(world, ", then ".join(points), on_the_path, *points):
+                    return
+            for number, point in enumerate(sample(rng, "many", MANY_POINTS)):
+                if not self.one(world, point, many_on_the_path, number, point):
                     return
             world.end()
             self.report("an orderly end", time.monotonic(), world)

@@ -44,6 +44,15 @@ ERASE_POINTS = {
     **{f"store/{name}/{step}": 2 for name in TRANSACTIONS for step in ("commit", "committed")},
 }
 
+# Requests for many, and ends that nobody asks for at the time: the way that leads to a point.
+MANY_POINTS = {
+    **{point: "label" for point in ("erase/group-requested", "erase/group-step",
+                                    *(f"store/{name}/{step}" for name in ("erase-group", "erase-group-step")
+                                      for step in ("commit", "committed")))},
+    **{point: "lifetime" for point in ("expire/requested", "store/expire-session/commit", "store/expire-session/committed")},
+    **{point: "tenant" for point in ("store/expire-tenant/commit", "store/expire-tenant/committed")},
+}
+
 # Killed at the first, started again and killed at the second: what recovery itself writes.
 IN_RECOVERY = (
     ("erase/requested", "erase/fenced"),

@@ -55,7 +55,7 @@ class Client:
         sent = {"Authorization": "Bearer " + self.token, "Connection": "keep-alive"}
         sent.update({name.replace("_", "-"): value for name, value in headers.items()})
         if body is not None:
-            sent["Content-Type"] = "application/json"
+            sent.setdefault("Content-Type", "application/json")
         try:
             if self.connection is None:
                 self.connection = UnixConnection(self.path)
@@ -168,10 +168,18 @@ class Server:
         except FileNotFoundError:
             pass
 
+    def database_name(self):
+        return dict(part.split("=", 1) for part in self.db_url.split())["dbname"] if self.db_url else "postgres"
+
+    def sql(self, text):
+        """What psql answers, a line a row, with | between columns."""
+        command = [postgres_program("psql"), "-h", self.database_host(), "-U", "kvrun", "-d", self.database_name(),
+                   "-v", "ON_ERROR_STOP=1", "-qAt", "-c", text]
+        return subprocess.run(command, capture_output=True, text=True, check=True, **database_user()).stdout.strip()
+
     def dump(self, target):
         """What somebody has who gets at a backup of the database."""
-        name = dict(part.split("=", 1) for part in self.db_url.split())["dbname"] if self.db_url else "postgres"
-        user = database_user()
+        name, user = self.database_name(), database_user()
         with open(target, "wb") as file:
             subprocess.run([postgres_program("pg_dump"), "-h", self.database_host(), "-U", "kvrun", name], stdout=file,
                            check=True, **user)

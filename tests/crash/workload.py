@@ -16,8 +16,8 @@ CALL_BLOCKS_MAX = 8
 REFUSALS = {"busy", "lease_expired", "audit_unavailable", "db_unavailable", "shutting_down", "timeout"}
 
 
-def create_session(world, client):
-    answer = client.call("POST", "/v1/sessions", {"model": MODEL})
+def create_session(world, client, **members):
+    answer = client.call("POST", "/v1/sessions", {"model": MODEL, **members})
     if answer.status == 201:
         return world.ledger.add(answer.json["id"])
     judge(world, answer, "session create")
@@ -94,6 +94,15 @@ def ask_erasure(world, client, session, wait):
         session.state = ACCEPTED
     else:
         judge(world, answer, f"erasure of {session.id}")
+
+
+def ask_many(world, client, sessions, label):
+    """All at once, by a label that they have. Which erasure each has is found out afterwards."""
+    for session in sessions:
+        session.state = ASKED
+    answer = client.call("POST", "/v1/erasures", {"scope": {"label": label}, "basis": "contract"})
+    if answer.status not in (200, 202):
+        judge(world, answer, f"erasure by {label}")
 
 
 class Workload:
