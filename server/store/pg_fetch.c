@@ -37,6 +37,18 @@ KV_RC kv_pg_fetch_one(struct kv_pg *pg, const struct kv_pg_one *one, kv_pg_fill_
     return kv_pg_row_check(&row, info);
 }
 
+KV_RC kv_pg_fill_u64(struct kv_pg_row *row, void *ret)
+{
+    *(uint64_t *)ret = kv_pg_get_u64(row);
+    return KV_OK;
+}
+
+KV_RC kv_pg_fill_id(struct kv_pg_row *row, void *ret)
+{
+    kv_pg_get_id(row, ret);
+    return KV_OK;
+}
+
 KV_RC kv_pg_fetch_many(struct kv_pg *pg, const struct kv_pg_many *many, kv_pg_fill_fn fill, void *ret_list,
                        size_t *ret_count, struct kv_errinfo *info)
 {

@@ -124,6 +124,8 @@ KV_RC kv_pg_change_one(struct kv_pg *pg, const struct kv_pg_query *query, const 
                        struct kv_errinfo *info, const char *stale);
 /* Reads one row or `none`. `fill` takes every column; whether they fitted is checked after it. */
 typedef KV_RC (*kv_pg_fill_fn)(struct kv_pg_row *row, void *ret);
+KV_RC kv_pg_fill_u64(struct kv_pg_row *row, void *ret); /* of the one column, into a uint64_t */
+KV_RC kv_pg_fill_id(struct kv_pg_row *row, void *ret);  /* into a struct kv_id */
 struct kv_pg_one {
     const struct kv_pg_query *query;
     const struct kv_pg_args *args;

@@ -161,12 +161,6 @@ KV_RC kv_store_api_key_used(struct kv_pg *pg, const struct kv_store_use *uses, s
     return rc;
 }
 
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
-
 static KV_RC hold_maker(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)
 {
     static const struct kv_pg_query of_platform = {"platform_lock", "SELECT 1 FROM platform FOR NO KEY UPDATE"};
@@ -190,7 +184,7 @@ KV_RC kv_store_api_key_count_lock(struct kv_pg *pg, const struct kv_id *tenant, 
     kv_pg_arg_id_or_null(&args, tenant);
     kv_pg_arg_time(&args, now_us);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
 KV_RC kv_store_api_key_count_operator(struct kv_pg *pg, uint64_t now_us, struct kv_errinfo *info, uint64_t *ret_count)
@@ -201,5 +195,5 @@ KV_RC kv_store_api_key_count_operator(struct kv_pg *pg, uint64_t now_us, struct 
     struct kv_pg_args args = {0};
     kv_pg_arg_time(&args, now_us);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }

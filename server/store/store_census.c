@@ -47,12 +47,6 @@ static KV_RC tally(struct kv_pg *pg, const struct kv_pg_query *query, const char
     return KV_OK;
 }
 
-static KV_RC fill_count(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
-
 static KV_RC keys_expiring(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struct kv_errinfo *info,
                            uint64_t *ret_count)
 {
@@ -63,7 +57,7 @@ static KV_RC keys_expiring(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, 
     kv_pg_arg_time(&args, now_us);
     kv_pg_arg_time(&args, soon_us);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
-    return kv_pg_fetch_one(pg, &one, fill_count, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
 KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struct kv_errinfo *info,

@@ -6,12 +6,6 @@
 #include "dataplane/base/check.h"
 #include "server/store/pg_int.h"
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 KV_RC kv_store_cluster_ensure(struct kv_pg *pg, const struct kv_id *fresh_id, struct kv_errinfo *info,
                               struct kv_id *ret_id)
 {
@@ -30,7 +24,7 @@ KV_RC kv_store_cluster_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_
     struct kv_pg_args args = {0};
     struct kv_pg_one one = {
         .query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "the database has no cluster id yet"};
-    return kv_pg_fetch_one(pg, &one, fill_id, ret_id, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_id, ret_id, info);
 }
 
 static KV_RC fill_cursor_key(struct kv_pg_row *row, void *ret)

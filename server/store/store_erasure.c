@@ -193,18 +193,12 @@ KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-static KV_RC fill_count(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
-
 KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count)
 {
     static const struct kv_pg_query query = {"erasure_count_open", "SELECT count(*) FROM erasure " OPEN};
     struct kv_pg_args args = {0};
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
-    return kv_pg_fetch_one(pg, &one, fill_count, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,

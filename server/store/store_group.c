@@ -139,12 +139,6 @@ static void arg_meant(struct kv_pg_args *args, const struct kv_store_group *grou
     kv_pg_arg_id_or_null(args, own ? &group->requested_by : NULL);
 }
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 KV_RC kv_store_group_match(struct kv_pg *pg, const struct kv_store_group *group, size_t max, struct kv_errinfo *info,
                            struct kv_id *ret_sessions, size_t *ret_count)
 {
@@ -156,13 +150,7 @@ KV_RC kv_store_group_match(struct kv_pg *pg, const struct kv_store_group *group,
     arg_meant(&args, group);
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_sessions[0]};
-    return kv_pg_fetch_many(pg, &many, fill_id, ret_sessions, ret_count, info);
-}
-
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
+    return kv_pg_fetch_many(pg, &many, kv_pg_fill_id, ret_sessions, ret_count, info);
 }
 
 KV_RC kv_store_group_match_count(struct kv_pg *pg, const struct kv_store_group *group, struct kv_errinfo *info,
@@ -172,7 +160,7 @@ KV_RC kv_store_group_match_count(struct kv_pg *pg, const struct kv_store_group *
     struct kv_pg_args args = {0};
     arg_meant(&args, group);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
 KV_RC kv_store_group_tenant_erased(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)

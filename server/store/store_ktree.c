@@ -73,16 +73,10 @@ KV_RC kv_store_node_update(struct kv_pg *pg, const struct kv_store_node_key *key
     return kv_pg_change_one(pg, &query, &args, info, "a node of the erasure tree is not what was seen");
 }
 
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
-
 KV_RC kv_store_node_count(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count)
 {
     static const struct kv_pg_query query = {"node_count", "SELECT count(*) FROM ktree_node"};
     struct kv_pg_args args = {0};
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }

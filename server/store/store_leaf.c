@@ -119,12 +119,6 @@ KV_RC kv_store_leaf_hashes(struct kv_pg *pg, const struct kv_id *log, uint64_t f
     return found == count ? KV_OK : kv_fail(info, KV_E_MISSING, "the audit log has no such leaves");
 }
 
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
-
 KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_bytes ref, struct kv_errinfo *info,
                          uint64_t *ret_idx)
 {
@@ -135,7 +129,7 @@ KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_by
     kv_pg_arg_raw(&args, ref.data, ref.len);
     struct kv_pg_one one = {
         .query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "the entry has no place in the log yet"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_idx, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_idx, info);
 }
 
 /* ---- entries ---- */

@@ -127,12 +127,6 @@ KV_RC kv_store_log_note(struct kv_pg *pg, const struct kv_id *id, struct kv_erri
     return KV_OK;
 }
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 KV_RC kv_store_log_list_unsigned(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_id *ret_ids,
                                  size_t *ret_count)
 {
@@ -141,16 +135,10 @@ KV_RC kv_store_log_list_unsigned(struct kv_pg *pg, size_t max, struct kv_errinfo
     struct kv_pg_args args = {0};
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_ids[0]};
-    return kv_pg_fetch_many(pg, &many, fill_id, ret_ids, ret_count, info);
+    return kv_pg_fetch_many(pg, &many, kv_pg_fill_id, ret_ids, ret_count, info);
 }
 
 /* ---- journals ---- */
-
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
-    return KV_OK;
-}
 
 KV_RC kv_store_journal_lock(struct kv_pg *pg, const struct kv_id *instance, struct kv_errinfo *info, uint64_t *ret_seq)
 {
@@ -162,7 +150,7 @@ KV_RC kv_store_journal_lock(struct kv_pg *pg, const struct kv_id *instance, stru
     kv_pg_arg_id(&args, instance);
     struct kv_pg_one one = {
         .query = &query, .args = &args, .write = true, .none = KV_E_CORRUPT, .none_text = "no row came back"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_seq, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_seq, info);
 }
 
 KV_RC kv_store_journal_advance(struct kv_pg *pg, const struct kv_id *instance, uint64_t seen, uint64_t seq,

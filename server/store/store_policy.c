@@ -47,21 +47,9 @@ static KV_RC fill_found(struct kv_pg_row *row, void *ret)
     return fill_body(row, found->body);
 }
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 static KV_RC fill_flag(struct kv_pg_row *row, void *ret)
 {
     *(bool *)ret = kv_pg_get_bool(row);
-    return KV_OK;
-}
-
-static KV_RC fill_u64(struct kv_pg_row *row, void *ret)
-{
-    *(uint64_t *)ret = kv_pg_get_u64(row);
     return KV_OK;
 }
 
@@ -153,7 +141,7 @@ static KV_RC insert(struct kv_pg *pg, struct kv_store_policy *policy, const char
     kv_pg_arg_bool(&args, policy->loosens);
     struct kv_pg_one one = {
         .query = &query, .args = &args, .write = true, .none = KV_E_CORRUPT, .none_text = "no version was written"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, &policy->version, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, &policy->version, info);
 }
 
 KV_RC kv_store_policy_activate(struct kv_pg *pg, struct kv_store_policy *policy, const char *body,
@@ -232,7 +220,7 @@ KV_RC kv_store_session_count_kept(struct kv_pg *pg, const struct kv_id *tenant, 
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
-    return kv_pg_fetch_one(pg, &one, fill_u64, ret_count, info);
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
 KV_RC kv_store_session_tenants(struct kv_pg *pg, const struct kv_id *ids, size_t count, struct kv_errinfo *info,
@@ -253,7 +241,7 @@ KV_RC kv_store_session_tenants(struct kv_pg *pg, const struct kv_id *ids, size_t
     kv_pg_arg_array(&args, &array, KV_PG_ARRAY_BYTEA);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = count, .size = sizeof ret_tenants[0]};
     size_t found = 0;
-    enum kv_err rc = kv_pg_fetch_many(pg, &many, fill_id, ret_tenants, &found, info);
+    enum kv_err rc = kv_pg_fetch_many(pg, &many, kv_pg_fill_id, ret_tenants, &found, info);
     kv_pg_array_done(&array);
     return rc != KV_OK || found == count ? rc : kv_fail(info, KV_E_CORRUPT, "the database answered for some only");
 }

@@ -92,12 +92,6 @@ KV_RC kv_store_session_list_overdue(struct kv_pg *pg, uint64_t now_us, uint64_t 
     return kv_pg_fetch_many(pg, &many, fill_overdue, ret_list, ret_count, info);
 }
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 KV_RC kv_store_session_ids(struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *after, size_t max,
                            struct kv_errinfo *info, struct kv_id *ret_ids, size_t *ret_count)
 {
@@ -108,7 +102,7 @@ KV_RC kv_store_session_ids(struct kv_pg *pg, const struct kv_id *tenant, const s
     kv_pg_arg_id(&args, after);
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_ids[0]};
-    return kv_pg_fetch_many(pg, &many, fill_id, ret_ids, ret_count, info);
+    return kv_pg_fetch_many(pg, &many, kv_pg_fill_id, ret_ids, ret_count, info);
 }
 
 static KV_RC fill_entry(struct kv_pg_row *row, void *ret)

@@ -219,12 +219,6 @@ KV_RC kv_store_tenant_system_slot(struct kv_pg *pg, struct kv_store_tenant *tena
     return KV_OK;
 }
 
-static KV_RC fill_id(struct kv_pg_row *row, void *ret)
-{
-    kv_pg_get_id(row, ret);
-    return KV_OK;
-}
-
 KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, struct kv_errinfo *info,
                                struct kv_id *ret_ids, size_t *ret_count)
 {
@@ -234,7 +228,7 @@ KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, st
     kv_pg_arg_time(&args, now_us);
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_ids[0]};
-    return kv_pg_fetch_many(pg, &many, fill_id, ret_ids, ret_count, info);
+    return kv_pg_fetch_many(pg, &many, kv_pg_fill_id, ret_ids, ret_count, info);
 }
 
 static KV_RC fill_sha256(struct kv_pg_row *row, void *ret)
