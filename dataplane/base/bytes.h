@@ -61,6 +61,8 @@ KV_RC kv_base64_decode(const char *text, size_t text_len, void *ret_data, size_t
 KV_RC kv_base64url_decode(const char *text, size_t text_len, void *ret_data, size_t size, size_t *ret_len);
 
 bool kv_utf8_valid(const char *text, size_t len);
+/* How many letters to change, add or leave out between two words; of each the first 63 bytes count. */
+unsigned kv_edit_distance(const char *a, const char *b);
 
 /* CRC-32C (Castagnoli), for stored structures; not a MAC. `seed` 0 to start. */
 uint32_t kv_crc32c(uint32_t seed, const void *data, size_t len);

@@ -1,11 +1,13 @@
 /*
- * Text codecs of bytes.h: hex, base64, base64url, UTF-8. Never accepts a second spelling of a value, and writes no
- * result before the whole text is known to be good.
+ * Text codecs of bytes.h: hex, base64, base64url, UTF-8; and how far two words are apart. Never accepts a second
+ * spelling of a value, and writes no result before the whole text is known to be good.
  */
 #include "dataplane/base/bytes.h"
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/text_int.h"
+
+#include <string.h>
 
 static const char hex_digits[] = "0123456789abcdef";
 
@@ -197,4 +199,25 @@ bool kv_utf8_valid(const char *text, size_t len)
         rest = KV_BYTES(rest.data + taken, rest.len - taken);
     }
     return true;
+}
+
+unsigned kv_edit_distance(const char *a, const char *b)
+{
+    size_t n = strnlen(a, 63), m = strnlen(b, 63);
+    unsigned row[64];
+    for (size_t j = 0; j <= m; j++) {
+        row[j] = (unsigned)j;
+    }
+    for (size_t i = 1; i <= n; i++) {
+        unsigned diagonal = row[0];
+        row[0] = (unsigned)i;
+        for (size_t j = 1; j <= m; j++) {
+            unsigned above = row[j];
+            unsigned change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+            unsigned step = (above < row[j - 1] ? above : row[j - 1]) + 1;
+            row[j] = change < step ? change : step;
+            diagonal = above;
+        }
+    }
+    return row[m];
 }

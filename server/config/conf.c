@@ -155,32 +155,11 @@ static uint64_t *number_at(struct kv_conf *conf, const struct conf_key *key)
     return (uint64_t *)(void *)((char *)conf + key->offset);
 }
 
-static unsigned edit_distance(const char *a, const char *b)
-{
-    size_t n = strnlen(a, 63), m = strnlen(b, 63);
-    unsigned row[64];
-    for (size_t j = 0; j <= m; j++) {
-        row[j] = (unsigned)j;
-    }
-    for (size_t i = 1; i <= n; i++) {
-        unsigned diagonal = row[0];
-        row[0] = (unsigned)i;
-        for (size_t j = 1; j <= m; j++) {
-            unsigned above = row[j];
-            unsigned change = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-            unsigned step = (above < row[j - 1] ? above : row[j - 1]) + 1;
-            row[j] = change < step ? change : step;
-            diagonal = above;
-        }
-    }
-    return row[m];
-}
-
 static const char *nearest(const char *name)
 {
     const char *best = keys[0].name;
     for (size_t i = 1; i < KEY_COUNT; i++) {
-        if (edit_distance(name, keys[i].name) < edit_distance(name, best)) {
+        if (kv_edit_distance(name, keys[i].name) < kv_edit_distance(name, best)) {
             best = keys[i].name;
         }
     }

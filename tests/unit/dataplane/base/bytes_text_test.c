@@ -175,3 +175,21 @@ Test(bytes_text, utf8_is_rfc_3629)
         cr_assert(eq(int, kv_utf8_valid(cases[i].text, cases[i].len), cases[i].valid), "case %zu", i);
     }
 }
+
+Test(bytes_text, words_are_as_far_apart_as_letters_must_be_changed)
+{
+    char most[64 + 1], longer[64 + 1];
+    memset(most, 'a', sizeof most - 1);
+    memset(longer, 'a', sizeof longer - 1);
+    most[63] = '\0';
+    longer[63] = 'b'; /* the 64th, which does not count */
+    longer[64] = '\0';
+    cr_expect_eq(kv_edit_distance("", ""), 0);
+    cr_expect_eq(kv_edit_distance("tiers", "tiers"), 0);
+    cr_expect_eq(kv_edit_distance("", "abc"), 3);
+    cr_expect_eq(kv_edit_distance("abc", ""), 3);
+    cr_expect_eq(kv_edit_distance("tier", "tiers"), 1);
+    cr_expect_eq(kv_edit_distance("sesion", "session"), 1);
+    cr_expect_eq(kv_edit_distance("kitten", "sitting"), 3);
+    cr_expect_eq(kv_edit_distance(most, longer), 0);
+}
