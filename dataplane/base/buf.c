@@ -77,6 +77,12 @@ void kv_buf_text(struct kv_buf *buf, const char *text)
     kv_buf_append(buf, text, strlen(text));
 }
 
+void kv_buf_number(struct kv_buf *buf, uint64_t number)
+{
+    char digits[KV_DIGITS_SIZE];
+    kv_buf_append(buf, digits, kv_digits(number, digits));
+}
+
 void kv_buf_printf(struct kv_buf *buf, const char *format, ...)
 {
     va_list measure, args;

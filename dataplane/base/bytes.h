@@ -51,6 +51,10 @@ void kv_hex_encode(const void *data, size_t len, char *text);
 /* Exactly 2 * len lower-case digits and the end of the string. */
 KV_RC kv_hex_decode(const char *text, void *ret_data, size_t len);
 
+/* A number in decimal digits, without a NUL; returns how many. */
+#define KV_DIGITS_SIZE 20
+size_t kv_digits(uint64_t number, char digits[KV_DIGITS_SIZE]);
+
 /* RFC 4648. Sizes: encoded length without the final NUL. `text` has room for that plus 1. */
 size_t kv_base64_len(size_t len);
 void kv_base64_encode(const void *data, size_t len, char *text);

@@ -1,6 +1,6 @@
 /*
- * Text codecs of bytes.h: hex, base64, base64url, UTF-8; and how far two words are apart. Never accepts a second
- * spelling of a value, and writes no result before the whole text is known to be good.
+ * Text codecs of bytes.h: numbers, hex, base64, base64url, UTF-8; and how far two words are apart. Never accepts a
+ * second spelling of a value, and writes no result before the whole text is known to be good.
  */
 #include "dataplane/base/bytes.h"
 
@@ -8,6 +8,20 @@
 #include "dataplane/base/text_int.h"
 
 #include <string.h>
+
+size_t kv_digits(uint64_t number, char digits[KV_DIGITS_SIZE])
+{
+    char reversed[KV_DIGITS_SIZE];
+    size_t len = 0;
+    do {
+        reversed[len++] = (char)('0' + number % 10);
+        number /= 10;
+    } while (number > 0);
+    for (size_t i = 0; i < len; i++) {
+        digits[i] = reversed[len - 1 - i];
+    }
+    return len;
+}
 
 static const char hex_digits[] = "0123456789abcdef";
 

@@ -6,7 +6,6 @@
 #include "dataplane/base/check.h"
 
 #include <errno.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
@@ -62,6 +61,14 @@ const struct kv_env kv_env_system = {
     .random = system_random,
 };
 
+/* Over the zeroes of the pattern that ends at `end`. */
+static void put_digits(char *end, unsigned number)
+{
+    for (; number > 0; number /= 10) {
+        *--end = (char)('0' + number % 10);
+    }
+}
+
 void kv_time_text(uint64_t realtime_us, char text[28])
 {
     /* The last microsecond of the year 9999: a later time has no RFC 3339 spelling, and no room here. */
@@ -70,13 +77,14 @@ void kv_time_text(uint64_t realtime_us, char text[28])
     time_t seconds = (time_t)(us / 1000000);
     struct tm tm;
     KV_ASSERT(gmtime_r(&seconds, &tm) != NULL);
-    char line[96]; /* as long as the compiler believes six ints can get */
-    int len = snprintf(line, sizeof(line), "%04d-%02d-%02dT%02d:%02d:%02d.%06uZ", tm.tm_year + 1900, tm.tm_mon + 1,
-                       tm.tm_mday, tm.tm_hour, tm.tm_min, tm.tm_sec, (unsigned)(us % 1000000));
-    KV_ASSERT(len == 27);
-    for (unsigned i = 0; i < 28; i++) {
-        text[i] = line[i];
-    }
+    memcpy(text, "0000-00-00T00:00:00.000000Z", 28);
+    put_digits(text + 4, (unsigned)tm.tm_year + 1900);
+    put_digits(text + 7, (unsigned)tm.tm_mon + 1);
+    put_digits(text + 10, (unsigned)tm.tm_mday);
+    put_digits(text + 13, (unsigned)tm.tm_hour);
+    put_digits(text + 16, (unsigned)tm.tm_min);
+    put_digits(text + 19, (unsigned)tm.tm_sec);
+    put_digits(text + 26, (unsigned)(us % 1000000));
 }
 
 /* `len` digits at `p`; -1 when they are not. */

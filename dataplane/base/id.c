@@ -31,14 +31,25 @@ enum kv_err kv_id_new(const struct kv_env *env, struct kv_id *ret_id)
     return KV_OK;
 }
 
-/* Bit `index` counted from the top of the 130 that 26 digits carry; the first two are always zero. */
-static unsigned bit_of(const struct kv_id *id, unsigned index)
+/* The id as a number of 128 bits: 26 digits of five bits, the first one of three. */
+struct number {
+    uint64_t high, low;
+};
+
+static uint64_t read_half(const uint8_t b[8])
 {
-    if (index < 2) {
-        return 0;
+    uint64_t half = 0;
+    for (unsigned i = 0; i < 8; i++) {
+        half = half << 8 | b[i];
     }
-    unsigned at = index - 2;
-    return (unsigned)id->b[at / 8] >> (7 - at % 8) & 1;
+    return half;
+}
+
+static void write_half(uint64_t half, uint8_t b[8])
+{
+    for (unsigned i = 8; i-- > 0; half >>= 8) {
+        b[i] = (uint8_t)half;
+    }
 }
 
 void kv_id_text(const char *prefix, const struct kv_id *id, char text[KV_ID_TEXT_SIZE])
@@ -48,12 +59,11 @@ void kv_id_text(const char *prefix, const struct kv_id *id, char text[KV_ID_TEXT
     memcpy(text, prefix, prefix_len);
     text[prefix_len] = '_';
     char *out = text + prefix_len + 1;
-    for (unsigned i = 0; i < DIGITS; i++) {
-        unsigned value = 0;
-        for (unsigned k = 0; k < 5; k++) {
-            value = value << 1 | bit_of(id, 5 * i + k);
-        }
-        out[i] = alphabet[value];
+    struct number rest = {.high = read_half(id->b), .low = read_half(id->b + 8)};
+    for (unsigned i = DIGITS; i-- > 0;) {
+        out[i] = alphabet[rest.low & 31];
+        rest.low = rest.low >> 5 | rest.high << 59;
+        rest.high >>= 5;
     }
     out[DIGITS] = '\0';
 }
@@ -67,23 +77,20 @@ static int digit_value(char c)
 /* Exactly 26 digits of which the first is at most 7: more would not fit into 128 bits. */
 static bool decode(const char *digits, struct kv_id *ret_id)
 {
-    struct kv_id id = {0};
+    struct number number = {0};
     for (unsigned i = 0; i < DIGITS; i++) {
         int value = digit_value(digits[i]);
         if (value < 0 || (i == 0 && value > 7)) {
             return false;
         }
-        for (unsigned k = 0; k < 5; k++) {
-            unsigned index = 5 * i + k;
-            if (index >= 2 && ((unsigned)value >> (4 - k) & 1) != 0) {
-                id.b[(index - 2) / 8] |= (uint8_t)(1u << (7 - (index - 2) % 8));
-            }
-        }
+        number.high = number.high << 5 | number.low >> 59;
+        number.low = number.low << 5 | (unsigned)value;
     }
     if (digits[DIGITS] != '\0') {
         return false;
     }
-    *ret_id = id;
+    write_half(number.high, ret_id->b);
+    write_half(number.low, ret_id->b + 8);
     return true;
 }
 

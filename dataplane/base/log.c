@@ -1,5 +1,5 @@
 /*
- * One event a line, one write(2) a line, so that lines of several threads never mix. Never allocates, never
+ * One event a line, and whole lines a write(2), so that lines of several threads never mix. Never allocates, never
  * fails its caller, never logs a type that is not listed in log.h.
  */
 #include "dataplane/base/log.h"
@@ -10,7 +10,6 @@
 #include "dataplane/base/text_int.h"
 
 #include <errno.h>
-#include <inttypes.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -44,6 +43,13 @@ struct line {
     bool full; /* something did not fit; nothing more is added */
 };
 
+/* Lines of kv_log_often that wait for each other: together no longer than one line, because a pipe takes no more in one
+ * piece. The length says without the lock that there are none. */
+static pthread_mutex_t waiting_mutex = PTHREAD_MUTEX_INITIALIZER;
+static char waiting[LINE_SIZE];
+static _Atomic size_t waiting_len;
+static uint64_t often_us; /* when the last one came; under the mutex */
+
 static void put(struct line *line, const char *data, size_t len)
 {
     if (line->full || len > LINE_SIZE - sizeof(TAIL_CUT) - line->len) {
@@ -71,18 +77,23 @@ static void put_string(struct line *line, const char *text)
     const char *quote = line->logfmt && is_plain(text) ? "" : "\"";
     put_text(line, quote);
     /* A look past the limit, so that a character across it is seen whole and left out, not taken for broken. */
-    size_t len = strnlen(text, TEXT_MAX + 4);
-    struct kv_bytes rest = KV_BYTES(text, len);
+    struct kv_bytes rest = KV_BYTES(text, strnlen(text, TEXT_MAX + 4));
     size_t used = 0;
     while (rest.len > 0) {
         char unit[KV_JSON_UNIT_SIZE];
-        size_t taken = 0;
-        size_t unit_len = kv_json_unit(rest, unit, &taken);
-        if (used + taken > TEXT_MAX) {
+        const char *out = (const char *)rest.data;
+        size_t taken = kv_json_plain(rest), room = TEXT_MAX - used;
+        taken = taken < room ? taken : room;
+        size_t len = taken;
+        if (taken == 0) {
+            out = unit;
+            len = kv_json_unit(rest, unit, &taken);
+        }
+        if (taken > room) {
             break;
         }
         used += taken;
-        put(line, unit, unit_len);
+        put(line, out, len);
         rest = KV_BYTES(rest.data + taken, rest.len - taken);
     }
     put_text(line, quote);
@@ -90,11 +101,11 @@ static void put_string(struct line *line, const char *text)
 
 static void put_number(struct line *line, const struct kv_log_field *field)
 {
-    char digits[24];
-    int len = field->kind == KV_LF_U64 ? snprintf(digits, sizeof(digits), "%" PRIu64, field->u)
-                                       : snprintf(digits, sizeof(digits), "%" PRId64, field->i);
-    KV_ASSERT(len > 0 && (size_t)len < sizeof(digits));
-    put(line, digits, (size_t)len);
+    bool negative = field->kind == KV_LF_I64 && field->i < 0;
+    uint64_t number = negative ? -(uint64_t)field->i : field->kind == KV_LF_I64 ? (uint64_t)field->i : field->u;
+    char digits[KV_DIGITS_SIZE];
+    put_text(line, negative ? "-" : "");
+    put(line, digits, kv_digits(number, digits));
 }
 
 static void put_id(struct line *line, const struct kv_log_field *field)
@@ -148,10 +159,10 @@ static void put_field(struct line *line, const struct kv_log_field *field)
     }
 }
 
-static void put_head(struct line *line, enum kv_log_level level)
+static void put_head(struct line *line, enum kv_log_level level, uint64_t now_us)
 {
     char ts[28];
-    kv_time_text(kv_env_system.realtime_us(kv_env_system.ctx), ts);
+    kv_time_text(now_us, ts);
     put_text(line, line->logfmt ? "ts=" : "{\"ts\":");
     put_string(line, ts);
     put_text(line, line->logfmt ? " level=" : ",\"level\":");
@@ -179,6 +190,52 @@ static void send_line(const struct line *line)
         }
     }
     errno = saved_errno;
+}
+
+/* Under the mutex: what waits goes into `ret_lines`. */
+static void take_waiting(struct line *ret_lines)
+{
+    ret_lines->len = atomic_load_explicit(&waiting_len, memory_order_relaxed);
+    memcpy(ret_lines->text, waiting, ret_lines->len);
+    atomic_store_explicit(&waiting_len, 0, memory_order_relaxed);
+}
+
+void kv_log_flush(void)
+{
+    struct line lines;
+    if (atomic_load_explicit(&waiting_len, memory_order_relaxed) == 0) {
+        return;
+    }
+    pthread_mutex_lock(&waiting_mutex);
+    take_waiting(&lines);
+    pthread_mutex_unlock(&waiting_mutex);
+    if (lines.len > 0) { /* else another thread was quicker */
+        send_line(&lines);
+    }
+}
+
+/* False: the line comes after a pause, and the caller writes it. */
+static bool wait_for_more(const struct line *line, uint64_t now_us)
+{
+    struct line out;
+    out.len = 0;
+    pthread_mutex_lock(&waiting_mutex);
+    bool waits = now_us - often_us < KV_LOG_PAUSE_US; /* a clock that went back is a pause, too */
+    size_t len = atomic_load_explicit(&waiting_len, memory_order_relaxed);
+    often_us = now_us;
+    if (waits && len + line->len > sizeof waiting) {
+        take_waiting(&out);
+        len = 0;
+    }
+    if (waits) {
+        memcpy(waiting + len, line->text, line->len);
+        atomic_store_explicit(&waiting_len, len + line->len, memory_order_relaxed);
+    }
+    pthread_mutex_unlock(&waiting_mutex);
+    if (out.len > 0) {
+        send_line(&out);
+    }
+    return waits;
 }
 
 static uint64_t boottime(void)
@@ -238,6 +295,7 @@ static KV_RC add_override(const char *module, enum kv_log_level level, uint64_t 
 enum kv_err kv_log_override(const char *module, enum kv_log_level level, uint32_t seconds)
 {
     uint64_t now = boottime();
+    kv_log_flush(); /* what was logged under the level before comes before what is logged under this one */
     pthread_mutex_lock(&override_mutex);
     expire(now);
     enum kv_err rc = add_override(module, level, now + seconds * KV_S_NS);
@@ -267,26 +325,45 @@ const char *kv_log_level_name(enum kv_log_level level)
     return level_names[level];
 }
 
-void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields)
+/* Is it logged at all? Then it counts. */
+static bool is_due(enum kv_log_level level, const char *module)
 {
-    if ((int)level < 0 || (int)level >= LEVELS) {
-        level = KV_LOG_ERROR;
-    }
     if (level < level_of(module)) {
-        return;
+        return false;
     }
     atomic_fetch_add_explicit(&counts[level], 1, memory_order_relaxed);
-    struct line line;
-    line.len = 0;
-    line.logfmt = atomic_load_explicit(&line_format, memory_order_relaxed) == KV_LOG_LOGFMT;
-    line.full = false;
-    put_head(&line, level);
-    put_field(&line, &KV_FT("module", module));
-    put_field(&line, &KV_FT("event", event));
-    for (const struct kv_log_field *field = fields; field->kind != KV_LF_END; field++) {
-        put_field(&line, field);
+    return true;
+}
+
+static void make_line(struct line *line, const struct kv_log_event *event, uint64_t now_us)
+{
+    line->len = 0;
+    line->logfmt = atomic_load_explicit(&line_format, memory_order_relaxed) == KV_LOG_LOGFMT;
+    line->full = false;
+    put_head(line, event->level, now_us);
+    put_field(line, &KV_FT("module", event->module));
+    put_field(line, &KV_FT("event", event->name));
+    for (const struct kv_log_field *field = event->fields; field->kind != KV_LF_END; field++) {
+        put_field(line, field);
     }
-    finish(&line);
+    finish(line);
+}
+
+void kv_log_write(const struct kv_log_event *event)
+{
+    bool known = (int)event->level >= 0 && (int)event->level < LEVELS;
+    struct kv_log_event as = *event;
+    as.level = known ? event->level : KV_LOG_ERROR;
+    if (!is_due(as.level, as.module)) {
+        return;
+    }
+    struct line line;
+    uint64_t now_us = kv_env_system.realtime_us(kv_env_system.ctx);
+    make_line(&line, &as, now_us);
+    if (as.often && as.level < KV_LOG_WARN && wait_for_more(&line, now_us)) {
+        return;
+    }
+    kv_log_flush();
     send_line(&line);
 }
 
@@ -297,6 +374,7 @@ void kv_log_set_format(enum kv_log_format format)
 
 void kv_log_set_level(enum kv_log_level level)
 {
+    kv_log_flush();
     atomic_store_explicit(&min_level, (int)level, memory_order_relaxed);
 }
 
@@ -313,6 +391,7 @@ enum kv_err kv_log_parse_level(const char *text, enum kv_log_level *ret_level)
 
 void kv_log_set_fd(int fd)
 {
+    kv_log_flush();
     atomic_store_explicit(&log_fd, fd, memory_order_relaxed);
 }
 

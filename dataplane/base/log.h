@@ -28,12 +28,36 @@ struct kv_log_field {
 #define KV_FRC(v) ((struct kv_log_field){.name = "rc", .kind = KV_LF_RC, .u = (uint64_t)(v)})
 #define KV_FB(n, v) ((struct kv_log_field){.name = (n), .kind = KV_LF_BOOL, .u = (v) ? 1 : 0})
 
-/* kv_log(KV_LOG_INFO, "http", "listening", KV_FU("port", 7433)); fields are optional. */
-#define kv_log(level, module, event, ...)    \
-    kv_log_write((level), (module), (event), \
-                 (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = KV_LF_END}})
+struct kv_log_event {
+    enum kv_log_level level;
+    bool often;
+    const char *module, *name;
+    const struct kv_log_field *fields; /* ended by KV_LF_END */
+};
 
-void kv_log_write(enum kv_log_level level, const char *module, const char *event, const struct kv_log_field *fields);
+/* kv_log(KV_LOG_INFO, "http", "listening", KV_FU("port", 7433)); fields are optional. */
+#define kv_log(level_, module_, event_, ...)   \
+    kv_log_write(&(const struct kv_log_event){ \
+        .level = (level_),                     \
+        .module = (module_),                   \
+        .name = (event_),                      \
+        .fields = (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = KV_LF_END}}})
+
+/* The same for what comes many times a second: a line below warn that follows another of its kind within
+ * KV_LOG_PAUSE_US waits in memory until 4,096 bytes of them are together, another kv_log writes, or kv_log_flush is
+ * called. Whoever uses it sees to it that something flushes, twice a second or so; what waits is lost with the process
+ * when that is killed. */
+#define kv_log_often(level_, module_, event_, ...) \
+    kv_log_write(&(const struct kv_log_event){     \
+        .level = (level_),                         \
+        .often = true,                             \
+        .module = (module_),                       \
+        .name = (event_),                          \
+        .fields = (const struct kv_log_field[]){__VA_ARGS__ __VA_OPT__(, ){.kind = KV_LF_END}}})
+#define KV_LOG_PAUSE_US UINT64_C(10000)
+
+void kv_log_write(const struct kv_log_event *event);
+void kv_log_flush(void); /* Thread: any; not from a signal's handler */
 enum kv_log_format { KV_LOG_JSON, KV_LOG_LOGFMT };
 void kv_log_set_format(enum kv_log_format format);
 void kv_log_set_level(enum kv_log_level level);

@@ -11,6 +11,7 @@
 #include <openssl/err.h>
 #include <openssl/evp.h>
 #include <openssl/params.h>
+#include <pthread.h>
 
 enum kv_err kv_crypto_failed(void)
 {
@@ -23,9 +24,18 @@ KV_RC kv_sha256(struct kv_bytes data, uint8_t ret_hash[32])
     return kv_sha256_parts(&data, 1, ret_hash);
 }
 
+/* Asking OpenSSL for an algorithm by name takes longer than hashing a few hundred bytes, so it is asked once. */
+static EVP_MD *sha256;
+static pthread_once_t sha256_once = PTHREAD_ONCE_INIT;
+
+static void fetch_sha256(void)
+{
+    sha256 = EVP_MD_fetch(NULL, "SHA256", NULL);
+}
+
 static bool sha256_run(EVP_MD_CTX *ctx, const struct kv_bytes *parts, size_t count, uint8_t ret_hash[32])
 {
-    if (EVP_DigestInit_ex2(ctx, EVP_sha256(), NULL) != 1) {
+    if (pthread_once(&sha256_once, fetch_sha256) != 0 || sha256 == NULL || EVP_DigestInit_ex2(ctx, sha256, NULL) != 1) {
         return false;
     }
     for (size_t i = 0; i < count; i++) {

@@ -45,12 +45,14 @@ static enum MHD_Result send_answer(struct kv_req *req, struct MHD_Connection *co
     KV_ASSERT(req->state == KV_REQ_ANSWERED);
     req->state = KV_REQ_DONE;
     req->response.close = req->response.close || atomic_load(&req->httpd->closing);
-    atomic_store(&req->httpd->last_ns, kv_now_ns(req->httpd->conf.env));
+    uint64_t now_ns = kv_now_ns(req->httpd->conf.env);
+    atomic_store(&req->httpd->last_ns, now_ns);
     size_t len = req->response.status == 204 || req->response.status == 304 ? 0 : body->len;
-    kv_http_count(req, req->head ? 0 : len, kv_now_ns(req->httpd->conf.env));
+    kv_http_count(req, req->head ? 0 : len, now_ns);
+    /* The body is the request's, which lives until the answer is sent: kv_access_completed frees it. */
     struct MHD_Response *response = req->stream != NULL
                                         ? kv_stream_response(req->stream, connection)
-                                        : MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_MUST_COPY);
+                                        : MHD_create_response_from_buffer(len, body->data, MHD_RESPMEM_PERSISTENT);
     if (response == NULL) {
         return MHD_NO;
     }
@@ -72,21 +74,8 @@ static enum MHD_Result refuse(struct kv_req *req, struct MHD_Connection *connect
 
 /* --- the access handler ------------------------------------------------------------------------------------------ */
 
-static const char *length_header(struct MHD_Connection *connection)
+static bool too_long(const char *length)
 {
-    return MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Content-Length");
-}
-
-static bool has_upload(struct MHD_Connection *connection)
-{
-    const char *length = length_header(connection);
-    bool chunked = MHD_lookup_connection_value(connection, MHD_HEADER_KIND, "Transfer-Encoding") != NULL;
-    return chunked || (length != NULL && strcmp(length, "0") != 0);
-}
-
-static bool too_long(struct MHD_Connection *connection)
-{
-    const char *length = length_header(connection);
     unsigned long long bytes = 0;
     return length != NULL && (strlen(length) > 18 || sscanf(length, "%llu", &bytes) != 1 ||
                               bytes > (unsigned long long)KV_MAX_BODY_BYTES);
@@ -127,7 +116,6 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
                                   const char *method, const char *version)
 {
     struct kv_errinfo info = {0};
-    bool upload = has_upload(connection); /* an early answer leaves it unread, so the connection must close */
     req->connection = connection;
     req->fd = fd_of(connection);
     req->begun_ns = kv_now_ns(req->httpd->conf.env);
@@ -140,20 +128,20 @@ static enum MHD_Result first_call(struct kv_listener *listener, struct kv_req *r
     }
     if (strcmp(req->path, "*") == 0) {
         snprintf(req->response.allow, sizeof req->response.allow, "GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS");
-        req->response.close = upload;
+        req->response.close = req->uploads;
         return answer_options(req, connection);
     }
     rc = kv_route_find(listener->kind, req->method, req->path, req->captures, req->response.allow, &req->route);
     if (rc != KV_OK) {
         rc = rc == KV_E_NOT_FOUND ? kv_fail(&info, rc, "no such route; GET /v1/openapi.yaml has them all")
                                   : kv_fail(&info, rc, "allowed here: %s", req->response.allow);
-        return refuse(req, connection, rc, &info, upload);
+        return refuse(req, connection, rc, &info, req->uploads);
     }
     if (req->route == NULL) {
-        req->response.close = upload;
+        req->response.close = req->uploads;
         return answer_options(req, connection);
     }
-    if (too_long(connection)) {
+    if (too_long(req->content_length)) {
         rc = kv_fail(&info, KV_E_BODY_TOO_LARGE, "at most %d bytes", (int)KV_MAX_BODY_BYTES);
         return refuse(req, connection, rc, &info, true);
     }

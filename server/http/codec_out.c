@@ -1,8 +1,6 @@
 /* Writing JSON into a buffer. A comma is due exactly when the last character is not an opening one. */
 #include "server/http/codec.h"
 
-#include <inttypes.h>
-
 static void comma(struct kv_buf *buf)
 {
     char last = buf->len == 0 ? '{' : (char)buf->data[buf->len - 1];
@@ -76,7 +74,9 @@ void kv_out_int(struct kv_buf *buf, const char *name, uint64_t number)
 {
     member(buf, name);
     const char *quote = number < (UINT64_C(1) << 53) ? "" : "\"";
-    kv_buf_printf(buf, "%s%" PRIu64 "%s", quote, number, quote);
+    kv_buf_text(buf, quote);
+    kv_buf_number(buf, number);
+    kv_buf_text(buf, quote);
 }
 
 void kv_out_bool(struct kv_buf *buf, const char *name, bool value)

@@ -130,11 +130,11 @@ static bool is_logged(const struct kv_req *req)
 static void log_request(const struct kv_req *req, uint64_t sent, uint64_t took_ns)
 {
     bool known = !kv_id_is_zero(&req->key);
-    kv_log(req->response.status >= 500 ? KV_LOG_WARN : KV_LOG_INFO, "http", "request",
-           KV_FT("req", req->request_id[0] == '\0' ? NULL : req->request_id),
-           KV_FT("trace_id", req->trace.present ? req->trace.id : NULL), KV_FT("method", method_of(req)),
-           KV_FT("route", route_of(req)), KV_FU("status", req->response.status), KV_FU("dur_us", took_ns / 1000),
-           KV_FU("bytes", sent), KV_FID("key_id", "key", known ? &req->key : NULL));
+    kv_log_often(req->response.status >= 500 ? KV_LOG_WARN : KV_LOG_INFO, "http", "request",
+                 KV_FT("req", req->request_id[0] == '\0' ? NULL : req->request_id),
+                 KV_FT("trace_id", req->trace.present ? req->trace.id : NULL), KV_FT("method", method_of(req)),
+                 KV_FT("route", route_of(req)), KV_FU("status", req->response.status), KV_FU("dur_us", took_ns / 1000),
+                 KV_FU("bytes", sent), KV_FID("key_id", "key", known ? &req->key : NULL));
 }
 
 void kv_http_count(struct kv_req *req, uint64_t sent, uint64_t now_ns)

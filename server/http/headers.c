@@ -4,6 +4,7 @@
  */
 #include "server/http/headers.h"
 
+#include "dataplane/base/check.h"
 #include "server/http/httpd_int.h"
 
 #include <inttypes.h>
@@ -26,11 +27,34 @@ static void put(const struct sink *to, const char *name, const char *value)
     }
 }
 
-static void put_number(const struct sink *to, const char *name, unsigned number)
+/* A header's value in the making; all of them are short. */
+struct value {
+    char text[128];
+    size_t len;
+};
+
+static void add_text(struct value *value, const char *text)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%u", number);
-    put(to, name, text);
+    size_t len = strlen(text);
+    KV_ASSERT(len < sizeof value->text - value->len);
+    memcpy(value->text + value->len, text, len + 1);
+    value->len += len;
+}
+
+static void add_number(struct value *value, const char *before, uint64_t number)
+{
+    char digits[KV_DIGITS_SIZE + 1];
+    digits[kv_digits(number, digits)] = '\0';
+    add_text(value, before);
+    add_text(value, digits);
+}
+
+/* Milliseconds with two decimals. */
+static void add_ms(struct value *value, const char *before, uint64_t ns)
+{
+    uint64_t hundredths = (ns + 5000) / 10000;
+    add_number(value, before, hundredths / 100);
+    add_number(value, hundredths % 100 < 10 ? ".0" : ".", hundredths % 100);
 }
 
 static void put_safety(const struct sink *to, const struct kv_req *req)
@@ -55,33 +79,36 @@ static void put_trace(const struct sink *to, const struct kv_req *req)
         put(to, "traceparent", text);
     }
     if (req->timed) {
-        char timing[128];
-        snprintf(timing, sizeof timing, "q;dur=%.2f, auth;dur=%.2f, db;dur=%.2f, engine;dur=%.2f",
-                 (double)req->queue_ns / 1e6, (double)req->auth_ns / 1e6, (double)req->db_ns / 1e6,
-                 (double)req->engine_ns / 1e6);
-        put(to, "Server-Timing", timing);
+        struct value timing = {.len = 0};
+        add_ms(&timing, "q;dur=", req->queue_ns);
+        add_ms(&timing, ", auth;dur=", req->auth_ns);
+        add_ms(&timing, ", db;dur=", req->db_ns);
+        add_ms(&timing, ", engine;dur=", req->engine_ns);
+        put(to, "Server-Timing", timing.text);
     }
 }
 
 static void put_manners(const struct sink *to, const struct kv_req *req)
 {
     const struct kv_response *answer = &req->response;
-    char text[96];
     put(to, "ETag", answer->etag);
     put(to, "Link", answer->link.len == 0 ? NULL : (const char *)answer->link.data);
     put(to, "X-Accel-Buffering", req->stream == NULL ? NULL : "no"); /* nginx would keep events back */
     if (answer->waited) {
-        snprintf(text, sizeof text, "wait=%u", req->wait_seconds);
-        put(to, "Preference-Applied", text);
+        struct value wait = {.len = 0};
+        add_number(&wait, "wait=", req->wait_seconds);
+        put(to, "Preference-Applied", wait.text);
     }
     if (answer->replayed) {
         put(to, "Idempotency-Replayed", "true");
         put(to, "Idempotency-Original-Request", answer->original_request);
     }
     if (answer->rate.present) {
-        snprintf(text, sizeof text, "limit=%u, remaining=%u, reset=%u", answer->rate.limit, answer->rate.remaining,
-                 answer->rate.reset_seconds);
-        put(to, "RateLimit", text);
+        struct value rate = {.len = 0};
+        add_number(&rate, "limit=", answer->rate.limit);
+        add_number(&rate, ", remaining=", answer->rate.remaining);
+        add_number(&rate, ", reset=", answer->rate.reset_seconds);
+        put(to, "RateLimit", rate.text);
     }
 }
 
@@ -185,7 +212,9 @@ void kv_headers(const struct kv_req *req, kv_header_fn *add, void *ctx)
     put(&to, "Content-Type", answer->status == 204 || answer->status == 304 ? NULL : answer->content_type);
     put(&to, "WWW-Authenticate", answer->status == 401 ? "Bearer realm=\"kvrun\", error=\"invalid_token\"" : NULL);
     if (answer->retry_after_seconds > 0) {
-        put_number(&to, "Retry-After", answer->retry_after_seconds);
+        struct value seconds = {.len = 0};
+        add_number(&seconds, "", answer->retry_after_seconds);
+        put(&to, "Retry-After", seconds.text);
     }
     put(&to, "Location", answer->location);
     put(&to, "Allow", answer->allow);

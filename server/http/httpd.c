@@ -226,6 +226,7 @@ KV_RC kv_httpd_start(const struct kv_httpd_conf *conf, struct kv_errinfo *info, 
     }
     httpd->conf = *conf;
     pthread_mutex_init(&httpd->work_mutex, NULL);
+    kv_request_ids_init(&httpd->request_ids);
     LIST_INIT(&httpd->work);
     for (int i = 0; i < LISTENERS; i++) {
         httpd->listeners[i].httpd = httpd;
@@ -385,6 +386,7 @@ void kv_httpd_stop(struct kv_httpd *httpd)
     kv_rate_free(httpd->rate);
     kv_secret_answers_free(httpd->secret_answers);
     kv_line_free(httpd->line);
+    kv_request_ids_done(&httpd->request_ids);
     pthread_mutex_destroy(&httpd->work_mutex);
     kv_free(httpd);
 }

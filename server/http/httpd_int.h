@@ -6,6 +6,7 @@
 #include "server/http/httpd.h"
 #include "server/http/listen.h"
 #include "server/http/rate.h"
+#include "server/http/request_ids.h"
 #include "server/http/router.h"
 
 #include <pthread.h>
@@ -47,6 +48,7 @@ struct kv_httpd {
     struct kv_tls *tls; /* of the API's TCP listener; NULL: none */
     struct kv_listen_uids socket_uids;
     struct kv_rate *rate;
+    struct kv_request_ids request_ids;
     struct kv_secret_answers *secret_answers;
     _Atomic(struct kv_svc *) svc;                /* NULL until the service is up */
     pthread_t threads[KV_HTTPD_THREADS_MAX + 1]; /* the first serves urgent requests only */

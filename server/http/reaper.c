@@ -53,9 +53,13 @@ static void *reaper_main(void *arg)
         struct timespec until = kv_timespec_of(kv_now_ns(reaper->env) + LOOK_NS);
         if (pthread_cond_timedwait(&reaper->wake, &reaper->mutex, &until) == ETIMEDOUT) {
             look(reaper);
+            pthread_mutex_unlock(&reaper->mutex);
+            kv_log_flush(); /* lines of requests after which none came */
+            pthread_mutex_lock(&reaper->mutex);
         }
     }
     pthread_mutex_unlock(&reaper->mutex);
+    kv_log_flush();
     return NULL;
 }
 

@@ -2,7 +2,7 @@
  * Ends connections that dawdle: the library's own time-out counts inactivity only, so a byte a second keeps a
  * connection for ever. Deadlines: headers within the header time-out, then the largest body at 64 KiB a second, then
  * the longest wait, the next request within idle plus header time-out. Thread: the connection functions a listener's; a
- * thread of its own looks twice a second.
+ * thread of its own looks twice a second, and writes what waits of the access log.
  */
 #ifndef KV_HTTP_REAPER_H
 #define KV_HTTP_REAPER_H

@@ -19,7 +19,19 @@
 #include <string.h>
 #include <strings.h>
 
-static const char token_chars[] = "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+static bool is_alphanumeric(unsigned char c)
+{
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
+static bool is_token(const char *name)
+{
+    const char *p = name;
+    while (is_alphanumeric((unsigned char)*p) || (*p != '\0' && strchr("!#$%&'*+-.^_`|~", *p) != NULL)) {
+        p++;
+    }
+    return p > name && *p == '\0';
+}
 
 struct kv_req *kv_req_new(struct kv_httpd *httpd, const char *target)
 {
@@ -70,7 +82,7 @@ static bool path_byte_ok(const char *p)
     if (c == '%') { /* nothing in our paths needs an escape, so none has two spellings */
         return false;
     }
-    return c > 0x20 && c <= 0x7e && strchr("\"<>\\^`{|}#", c) == NULL;
+    return is_alphanumeric(c) || (c > 0x20 && c <= 0x7e && strchr("\"<>\\^`{|}#", c) == NULL);
 }
 
 static bool path_ok(const char *path, size_t len)
@@ -138,10 +150,19 @@ enum header {
     HEADERS
 };
 
-static const char *const header_names[HEADERS] = {
-    "Accept",          "Authorization", "Content-Length",    "Content-Type",  "Host",
-    "Idempotency-Key", "If-Match",      "If-None-Match",     "Last-Event-ID", "Origin",
-    "Prefer",          "traceparent",   "Transfer-Encoding", "X-Request-Id"};
+/* With their lengths, which tell most of them apart. */
+#define NAME(text)            \
+    {                         \
+        text, sizeof text - 1 \
+    }
+static const struct {
+    const char *name;
+    size_t len;
+} headers[HEADERS] = {
+    NAME("Accept"),          NAME("Authorization"), NAME("Content-Length"),    NAME("Content-Type"),  NAME("Host"),
+    NAME("Idempotency-Key"), NAME("If-Match"),      NAME("If-None-Match"),     NAME("Last-Event-ID"), NAME("Origin"),
+    NAME("Prefer"),          NAME("traceparent"),   NAME("Transfer-Encoding"), NAME("X-Request-Id")};
+#undef NAME
 
 struct header_scan {
     unsigned count, seen[HEADERS];
@@ -156,9 +177,9 @@ static enum MHD_Result scan_header(void *ctx, enum MHD_ValueKind kind, const cha
     size_t len = strlen(name);
     value = value == NULL ? "" : value;
     scan->count++;
-    scan->bad_name = scan->bad_name || len == 0 || strspn(name, token_chars) != len;
+    scan->bad_name = scan->bad_name || !is_token(name);
     for (int i = 0; i < HEADERS; i++) {
-        if (strcasecmp(name, header_names[i]) == 0) {
+        if (len == headers[i].len && strcasecmp(name, headers[i].name) == 0) {
             scan->seen[i]++;
             scan->value[i] = value;
             scan->te_not_chunked =
@@ -174,7 +195,7 @@ static KV_RC check_once(const struct header_scan *scan, struct kv_errinfo *info)
     static const enum header once[] = {AUTHORIZATION, CONTENT_TYPE, IDEMPOTENCY_KEY, IF_MATCH, IF_NONE_MATCH};
     for (size_t i = 0; i < sizeof once / sizeof once[0]; i++) {
         if (scan->seen[once[i]] > 1) {
-            return kv_fail(info, KV_E_INVALID_REQUEST, "%s may be sent once", header_names[once[i]]);
+            return kv_fail(info, KV_E_INVALID_REQUEST, "%s may be sent once", headers[once[i]].name);
         }
     }
     return KV_OK;
@@ -203,6 +224,13 @@ static KV_RC check_framing(const struct header_scan *scan, const char *version, 
         return kv_fail(info, KV_E_INVALID_REQUEST, "send exactly one Host header");
     }
     return check_once(scan, info);
+}
+
+static void take_upload(struct kv_req *req, const struct header_scan *scan)
+{
+    req->content_length = scan->value[CONTENT_LENGTH];
+    req->uploads = scan->value[TRANSFER_ENCODING] != NULL ||
+                   (req->content_length != NULL && strcmp(req->content_length, "0") != 0);
 }
 
 static void take_bearer(struct kv_req *req, const char *value)
@@ -298,7 +326,7 @@ static KV_RC take_request_id(struct kv_req *req, const char *given)
         return KV_OK;
     }
     struct kv_id id;
-    KV_TRY(kv_id_new(&kv_env_system, &id));
+    KV_TRY(kv_request_ids_next(&req->httpd->request_ids, &id));
     kv_id_text("req", &id, req->request_id);
     return KV_OK;
 }
@@ -363,6 +391,7 @@ KV_RC kv_req_guard(struct kv_req *req, struct MHD_Connection *connection, const 
     take_accept(req, scan.value[ACCEPT]);
     take_bearer(req, scan.value[AUTHORIZATION]);
     take_wait(req, scan.value[PREFER]);
+    take_upload(req, &scan);
     take_peer(req, connection);
     req->body_type = body_type(scan.value[CONTENT_TYPE]);
     req->given = (struct kv_given){.accept = scan.value[ACCEPT],

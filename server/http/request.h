@@ -98,7 +98,9 @@ struct kv_req {
     char bearer[128];                            /* wiped when the request ends */
     bool has_bearer, accepts_json, accepts_text, accepts_jose, accepts_html, accepts_events, head;
     enum kv_body_type body_type;
-    unsigned wait_seconds; /* Prefer: wait */
+    const char *content_length; /* as it came; borrowed like `given` */
+    bool uploads;               /* a body follows; an early answer leaves it unread, so the connection must close */
+    unsigned wait_seconds;      /* Prefer: wait */
     struct kv_given given;
     struct kv_trace trace;
     bool has_peer;

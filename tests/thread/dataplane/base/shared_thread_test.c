@@ -75,7 +75,11 @@ Test(shared_thread, no_count_of_a_metric_is_lost_while_others_print)
 static void *write_lines(void *arg)
 {
     for (int i = 0; i < 500; i++) {
-        kv_log(KV_LOG_INFO, "thread", "line", KV_FU("n", i), KV_FT("text", arg), KV_FRC(KV_E_BUSY));
+        if (i % 4 == 0) {
+            kv_log(KV_LOG_INFO, "thread", "line", KV_FU("n", i), KV_FT("text", arg), KV_FRC(KV_E_BUSY));
+        } else {
+            kv_log_often(KV_LOG_INFO, "thread", "line", KV_FU("n", i), KV_FT("text", arg), KV_FRC(KV_E_BUSY));
+        }
     }
     return NULL;
 }

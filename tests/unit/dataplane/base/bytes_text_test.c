@@ -3,7 +3,20 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
+
+Test(bytes_text, digits_of_a_number)
+{
+    static const uint64_t numbers[] = {0, 9, 10, 99, 100, 1234567890, UINT64_MAX};
+    for (size_t i = 0; i < sizeof(numbers) / sizeof(numbers[0]); i++) {
+        char digits[KV_DIGITS_SIZE + 1], expected[32];
+        digits[kv_digits(numbers[i], digits)] = '\0';
+        snprintf(expected, sizeof expected, "%" PRIu64, numbers[i]);
+        cr_assert(eq(str, digits, expected));
+    }
+}
 
 Test(bytes_text, hex_goes_there_and_back)
 {

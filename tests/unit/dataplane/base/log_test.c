@@ -281,3 +281,100 @@ Test(log, logfmt_line_that_is_too_long_says_so)
     cr_assert(le(long, len, (long)KV_MAX_LOG_LINE_BYTES));
     cr_assert(eq(str, (char *)text + len - strlen(" truncated=true\n"), " truncated=true\n"));
 }
+
+/* --- lines that come often --------------------------------------------------------------------------------------- */
+
+static size_t read_now(char text[8192])
+{
+    ssize_t len = read(reading_end, text, 8191);
+    text[len < 0 ? 0 : len] = '\0';
+    return len < 0 ? 0 : (size_t)len;
+}
+
+/* Logs until a line waits; those before came after a pause and were written at once, each by itself. */
+static unsigned log_until_one_waits(void)
+{
+    char text[8192];
+    for (unsigned i = 0; i < 1000; i++) {
+        kv_log_often(KV_LOG_INFO, "m", "often", KV_FU("number", i));
+        if (read_now(text) == 0) {
+            return i;
+        }
+        cr_assert(eq(ptr, strchr(text, '\n'), text + strlen(text) - 1));
+    }
+    cr_assert(false, "no line ever waited");
+    return 0;
+}
+
+static bool has_number(const char *text, unsigned number)
+{
+    char wanted[32];
+    snprintf(wanted, sizeof wanted, "\"number\":%u}", number);
+    return strstr(text, wanted) != NULL;
+}
+
+Test(log, line_that_comes_often_waits_until_it_is_asked_for)
+{
+    char text[8192];
+    unsigned waiting = log_until_one_waits();
+    cr_assert(eq(u64, kv_log_count(KV_LOG_INFO), waiting + 1));
+    kv_log_flush();
+    json_t *line = line_of(text);
+    cr_assert(eq(i64, json_integer_value(json_object_get(line, "number")), waiting));
+    json_decref(line);
+    kv_log_flush();
+    cr_assert(eq(sz, read_now(text), 0));
+}
+
+Test(log, other_lines_and_warnings_take_along_what_waits)
+{
+    char text[8192];
+    unsigned waiting = log_until_one_waits();
+    kv_log(KV_LOG_INFO, "m", "usual");
+    read_now(text);
+    cr_assert(has_number(text, waiting) && strstr(text, "often") < strstr(text, "usual"));
+    waiting = log_until_one_waits();
+    kv_log_often(KV_LOG_WARN, "m", "warning");
+    read_now(text);
+    cr_assert(has_number(text, waiting) && strstr(text, "often") < strstr(text, "warning"));
+}
+
+Test(log, change_of_the_level_comes_after_what_waits)
+{
+    char text[8192];
+    unsigned waiting = log_until_one_waits();
+    kv_log_set_level(KV_LOG_ERROR);
+    read_now(text);
+    cr_assert(has_number(text, waiting));
+    kv_log_set_level(KV_LOG_INFO);
+    waiting = log_until_one_waits();
+    cr_assert(eq(int, kv_log_override("other", KV_LOG_DEBUG, 60), KV_OK));
+    read_now(text);
+    cr_assert(has_number(text, waiting));
+}
+
+/* What was written since, at most what waited and the line that found no room. */
+static size_t read_whole_lines(char *text)
+{
+    size_t len = read_now(text);
+    cr_assert(len == 0 || text[len - 1] == '\n');
+    cr_assert(le(sz, len, 2 * (size_t)KV_MAX_LOG_LINE_BYTES));
+    return len;
+}
+
+Test(log, lines_that_wait_are_written_whole_and_in_order_before_they_are_too_many)
+{
+    static char text[1 << 20];
+    size_t len = 0;
+    for (unsigned i = 0; i < 500; i++) {
+        kv_log_often(KV_LOG_INFO, "m", "often", KV_FU("number", i));
+        len += read_whole_lines(text + len);
+    }
+    kv_log_flush();
+    len += read_whole_lines(text + len);
+    unsigned number = 0;
+    for (char *at = strtok(text, "\n"); at != NULL; at = strtok(NULL, "\n")) {
+        cr_assert(has_number(at, number++), "%s", at);
+    }
+    cr_assert(eq(int, number, 500));
+}

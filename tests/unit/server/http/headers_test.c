@@ -5,6 +5,7 @@
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
 
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -71,6 +72,30 @@ Test(headers, an_answer_says_what_it_is)
               has("Idempotency-Original-Request: req_first\n") && has("RateLimit: limit=10, remaining=3, reset=1\n") &&
               has("Server-Timing: q;dur=1.50, auth;dur=0.00, db;dur=0.00, engine;dur=0.00\n") &&
               has("traceparent: 00-4bf9-00f0-01\n"));
+}
+
+Test(headers, times_have_two_decimals)
+{
+    req->timed = true;
+    req->queue_ns = 4999;
+    req->auth_ns = 5000;
+    req->db_ns = 12345678901;
+    req->engine_ns = 995000;
+    kv_headers(req, add, NULL);
+    cr_expect(has("Server-Timing: q;dur=0.00, auth;dur=0.01, db;dur=12345.68, engine;dur=1.00\n"), "%s", seen);
+}
+
+Test(headers, longest_numbers_have_room)
+{
+    req->timed = true;
+    req->queue_ns = req->auth_ns = req->db_ns = req->engine_ns = UINT64_MAX - 5000;
+    req->response.rate =
+        (struct kv_rate_state){.present = true, .limit = UINT_MAX, .remaining = UINT_MAX, .reset_seconds = UINT_MAX};
+    req->response.retry_after_seconds = UINT_MAX;
+    kv_headers(req, add, NULL);
+    cr_expect(has("engine;dur=18446744073709.55\n"), "%s", seen);
+    cr_expect(has("RateLimit: limit=4294967295, remaining=4294967295, reset=4294967295\n"));
+    cr_expect(has("Retry-After: 4294967295\n"));
 }
 
 Test(headers, an_answer_without_a_body_has_no_type)
