@@ -1,7 +1,8 @@
 /*
  * GET of a session against what the library does alone. A real server (a child with its own folder and a private
  * PostgreSQL, its access log on) and a bare daemon answer by turns, with answers of the same size on 16 connections;
- * then a thousand requests a second come at their times, whatever became of those before. Must never quote one of the
+ * then a thousand requests a second come at their times, whatever became of those before, while an
+ * engine moves blocks without a pause. Must never quote one of the
  * two without the other of its round, and leaves nothing behind.
  */
 #include "server/bench/bench.h"
@@ -15,6 +16,7 @@
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define ROUNDS 7u
@@ -31,7 +33,7 @@ struct rest {
     struct rest_bare *bare;
     struct kv_client *client;
     struct kv_buf out;
-    char operator_key[128], key[128], tenant[64], session[64];
+    char operator_key[128], key[128], engine_key[128], tenant[64], session[64], state[300];
     struct rest_target served, plain;
     double us[OPEN_COUNT];
 };
@@ -51,17 +53,25 @@ static KV_RC take_text(struct rest *rest, const char *name, char *text, size_t s
     return found ? KV_OK : kv_fail(rest->info, KV_E_CORRUPT, "the server's answer has no %s", name);
 }
 
+static KV_RC make_key(struct rest *rest, const char *role, char *ret_key, size_t size)
+{
+    char path[128], body[96];
+    snprintf(path, sizeof path, "/v1/tenants/%s/api-keys", rest->tenant);
+    snprintf(body, sizeof body, "{\"name\":\"bench\",\"roles\":[\"%s\"]}", role);
+    KV_TRY(ask(rest, path, rest->operator_key, body));
+    KV_TRY(take_text(rest, "secret", ret_key, size));
+    explicit_bzero(rest->out.data, rest->out.len);
+    return KV_OK;
+}
+
 static KV_RC make_session(struct rest *rest)
 {
-    char path[128];
     KV_TRY(kv_scratch_read_key(&rest->scratch, "server/operator.key", rest->operator_key, sizeof rest->operator_key,
                                rest->info));
     KV_TRY(ask(rest, "/v1/tenants", rest->operator_key, "{\"name\":\"bench\"}"));
     KV_TRY(take_text(rest, "id", rest->tenant, sizeof rest->tenant));
-    snprintf(path, sizeof path, "/v1/tenants/%s/api-keys", rest->tenant);
-    KV_TRY(ask(rest, path, rest->operator_key, "{\"name\":\"bench\",\"roles\":[\"tenant_admin\"]}"));
-    KV_TRY(take_text(rest, "secret", rest->key, sizeof rest->key));
-    explicit_bzero(rest->out.data, rest->out.len);
+    KV_TRY(make_key(rest, "tenant_admin", rest->key, sizeof rest->key));
+    KV_TRY(make_key(rest, "engine", rest->engine_key, sizeof rest->engine_key));
     KV_TRY(ask(rest, "/v1/sessions", rest->key, SESSION_BODY));
     return take_text(rest, "id", rest->session, sizeof rest->session);
 }
@@ -91,7 +101,7 @@ static KV_RC same_size(struct rest *rest)
 
 static KV_RC prepare(struct rest *rest)
 {
-    static const char *const settings[] = {"--tiers.dram.bytes=64MiB", "--tiers.nvme.bytes=64MiB",
+    static const char *const settings[] = {"--tiers.dram.bytes=256MiB", "--tiers.nvme.bytes=256MiB",
                                            "--rate.default=1000000", NULL};
     char exe[PATH_MAX], address[40], path[128];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
@@ -102,6 +112,7 @@ static KV_RC prepare(struct rest *rest)
     kv_scratch_clean_environment();
     KV_TRY(kv_scratch_make(&rest->scratch, "kvrun-bench", rest->info));
     KV_TRY(kv_scratch_serve(&rest->scratch, exe, settings, rest->info));
+    snprintf(rest->state, sizeof rest->state, "%s/server", rest->scratch.folder);
     snprintf(address, sizeof address, "127.0.0.1:%u", rest->scratch.port);
     KV_TRY(kv_client_new(address, rest->info, &rest->client));
     KV_TRY(make_session(rest));
@@ -114,47 +125,116 @@ static KV_RC prepare(struct rest *rest)
 
 /* --- what is measured -------------------------------------------------------------------------------------------- */
 
-static KV_RC throughput(struct rest *rest, struct kv_bench_result *result)
+static double cpu_us(clockid_t clock)
 {
-    double ratios[ROUNDS], plain_rps[ROUNDS], served_rps[ROUNDS], share = 0;
-    size_t bytes = 0;
-    for (unsigned round = 0; round < ROUNDS; round++) {
-        struct rest_load plain, served;
-        KV_TRY(rest_closed_loop(&rest->plain, ROUND_NS, rest->info, &plain));
-        KV_TRY(rest_closed_loop(&rest->served, ROUND_NS, rest->info, &served));
-        plain_rps[round] = (double)plain.answers / plain.seconds;
-        served_rps[round] = (double)served.answers / served.seconds;
-        ratios[round] = served_rps[round] / plain_rps[round];
-        share += served.cpu_share / ROUNDS;
-        bytes = served.answer_bytes;
-        kv_bench_pair(result, "library_rps, session_rps", plain_rps[round], served_rps[round]);
-    }
-    double middle = kv_bench_percentile(ratios, ROUNDS, 50);
-    result->noise = middle > 0 ? (ratios[ROUNDS - 1] - ratios[0]) / middle : 0;
-    kv_bench_goal_least(result, "session_to_library_ratio", 0.35, middle);
-    kv_bench_figure(result, "session_rps", kv_bench_percentile(served_rps, ROUNDS, 50));
-    kv_bench_figure(result, "library_rps", kv_bench_percentile(plain_rps, ROUNDS, 50));
-    kv_bench_figure(result, "generator_cpu_share", share);
-    kv_bench_figure(result, "answer_bytes", (double)bytes);
+    struct timespec t = {0};
+    clock_gettime(clock, &t);
+    return (double)t.tv_sec * 1e6 + (double)t.tv_nsec / 1e3;
+}
+
+/* One round of one arm, and what a request took of all threads of the process that answered it, the generator's apart:
+ * unlike the rate, that says something on a machine that others use, too. */
+static KV_RC arm(struct rest *rest, const struct rest_target *target, clockid_t clock, struct rest_load *ret_load,
+                 double *ret_cpu_us)
+{
+    double begun = cpu_us(clock);
+    KV_TRY(rest_closed_loop(target, ROUND_NS, rest->info, ret_load));
+    double generator = clock == CLOCK_PROCESS_CPUTIME_ID ? ret_load->cpu_share * ret_load->seconds * 1e6 : 0;
+    *ret_cpu_us = (cpu_us(clock) - begun - generator) / (double)ret_load->answers;
     return KV_OK;
 }
 
-static KV_RC latency(struct rest *rest, struct kv_bench_result *result)
+struct rates {
+    double ratio[ROUNDS], plain[ROUNDS], served[ROUNDS], plain_cpu_us[ROUNDS], served_cpu_us[ROUNDS], share;
+    size_t bytes;
+};
+
+static KV_RC compare(struct rest *rest, struct kv_bench_result *result, struct rates *ret_rates)
 {
-    double p50[OPEN_ROUNDS], p99[OPEN_ROUNDS], share = 0;
-    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    clockid_t server;
+    if (clock_getcpuclockid(rest->scratch.server, &server) != 0) {
+        return kv_fail(rest->info, KV_E_IO, "the server ended");
+    }
+    ret_rates->share = 0;
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        struct rest_load plain, served;
+        KV_TRY(arm(rest, &rest->plain, CLOCK_PROCESS_CPUTIME_ID, &plain, &ret_rates->plain_cpu_us[round]));
+        KV_TRY(arm(rest, &rest->served, server, &served, &ret_rates->served_cpu_us[round]));
+        ret_rates->plain[round] = (double)plain.answers / plain.seconds;
+        ret_rates->served[round] = (double)served.answers / served.seconds;
+        ret_rates->ratio[round] = ret_rates->served[round] / ret_rates->plain[round];
+        ret_rates->share += served.cpu_share / ROUNDS;
+        ret_rates->bytes = served.answer_bytes;
+        kv_bench_pair(result, "library_rps, session_rps", ret_rates->plain[round], ret_rates->served[round]);
+    }
+    return KV_OK;
+}
+
+static KV_RC throughput(struct rest *rest, struct kv_bench_result *result)
+{
+    struct rates rates;
+    KV_TRY(compare(rest, result, &rates));
+    double middle = kv_bench_percentile(rates.ratio, ROUNDS, 50);
+    result->noise = middle > 0 ? (rates.ratio[ROUNDS - 1] - rates.ratio[0]) / middle : 0;
+    kv_bench_goal_least(result, "session_to_library_ratio", 0.35, middle);
+    kv_bench_figure(result, "session_rps", kv_bench_percentile(rates.served, ROUNDS, 50));
+    kv_bench_figure(result, "library_rps", kv_bench_percentile(rates.plain, ROUNDS, 50));
+    kv_bench_figure(result, "session_cpu_us", kv_bench_percentile(rates.served_cpu_us, ROUNDS, 50));
+    kv_bench_figure(result, "library_cpu_us", kv_bench_percentile(rates.plain_cpu_us, ROUNDS, 50));
+    kv_bench_figure(result, "generator_cpu_share", rates.share);
+    kv_bench_figure(result, "answer_bytes", (double)rates.bytes);
+    return KV_OK;
+}
+
+/* Of each round the p50 and p99. */
+struct latencies {
+    double p50[OPEN_ROUNDS], p99[OPEN_ROUNDS], cpu_share;
+};
+
+static KV_RC offer(struct rest *rest, struct latencies *ret_latencies)
+{
+    *ret_latencies = (struct latencies){.cpu_share = 0};
     for (unsigned round = 0; round < OPEN_ROUNDS; round++) {
         struct rest_load load;
         KV_TRY(rest_open_loop(&rest->served, OFFERED, OPEN_COUNT, rest->info, rest->us, &load));
-        p50[round] = kv_bench_percentile(rest->us, OPEN_COUNT, 50) / 1e3;
-        p99[round] = kv_bench_percentile(rest->us, OPEN_COUNT, 99) / 1e3;
-        share += load.cpu_share / OPEN_ROUNDS;
+        ret_latencies->p50[round] = kv_bench_percentile(rest->us, OPEN_COUNT, 50) / 1e3;
+        ret_latencies->p99[round] = kv_bench_percentile(rest->us, OPEN_COUNT, 99) / 1e3;
+        ret_latencies->cpu_share += load.cpu_share / OPEN_ROUNDS;
     }
-    kv_bench_goal(result, "session_p99_ms", cpus > 2 ? 1 : 3, kv_bench_percentile(p99, OPEN_ROUNDS, 50));
-    kv_bench_figure(result, "session_p50_ms", kv_bench_percentile(p50, OPEN_ROUNDS, 50));
-    kv_bench_figure(result, "session_p99_worst_round_ms", p99[OPEN_ROUNDS - 1]);
+    return KV_OK;
+}
+
+/* Once alone, for comparison; then while blocks move as fast as they can. */
+static KV_RC latency(struct rest *rest, struct kv_bench_result *result)
+{
+    struct latencies alone, loaded;
+    struct rest_engine *engine = NULL;
+    struct rest_moved moved = {0};
+    const struct rest_engine_place place = {.state = rest->state, .key = rest->engine_key};
+    KV_TRY(offer(rest, &alone));
+    KV_TRY(rest_engine_start(&place, rest->info, &engine));
+    enum kv_err rc = offer(rest, &loaded);
+    enum kv_err ended = rest_engine_stop(engine, rest->info, &moved);
+    KV_TRY(rc);
+    KV_TRY(ended);
+    long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    double bytes = (double)(moved.offloaded_bytes + moved.restored_bytes);
+    for (unsigned round = 0; round < OPEN_ROUNDS; round++) {
+        kv_bench_pair(result, "alone_p99_ms, loaded_p99_ms", alone.p99[round], loaded.p99[round]);
+    }
+    kv_bench_goal(result, "loaded_p99_ms", cpus > 2 ? 1 : 3, kv_bench_percentile(loaded.p99, OPEN_ROUNDS, 50));
+    kv_bench_figure(result, "loaded_p50_ms", kv_bench_percentile(loaded.p50, OPEN_ROUNDS, 50));
+    kv_bench_figure(result, "loaded_p99_worst_round_ms", loaded.p99[OPEN_ROUNDS - 1]);
+    kv_bench_figure(result, "loaded_generator_cpu_share", loaded.cpu_share);
+    kv_bench_figure(result, "moved_gb_per_s", moved.seconds > 0 ? bytes / 1e9 / moved.seconds : 0);
+    kv_bench_figure(result, "offloaded_gb", (double)moved.offloaded_bytes / 1e9);
+    kv_bench_figure(result, "restored_gb", (double)moved.restored_bytes / 1e9);
+    kv_bench_figure(result, "missed_blocks", (double)moved.missed_blocks);
+    kv_bench_figure(result, "moved_seconds", moved.seconds);
+    kv_bench_figure(result, "alone_p99_ms", kv_bench_percentile(alone.p99, OPEN_ROUNDS, 50));
+    kv_bench_figure(result, "alone_p50_ms", kv_bench_percentile(alone.p50, OPEN_ROUNDS, 50));
+    kv_bench_figure(result, "alone_generator_cpu_share", alone.cpu_share);
     kv_bench_figure(result, "offered_rps", OFFERED);
-    kv_bench_figure(result, "offered_generator_cpu_share", share);
     kv_bench_figure(result, "cpus", (double)cpus);
     return KV_OK;
 }

@@ -1,4 +1,5 @@
-/* The parts of `kvrun bench rest`: the generator of requests, and the bare daemon that is compared with. */
+/* The parts of `kvrun bench rest`: the generator of requests, the bare daemon that is compared with, and the engine
+ * that moves blocks meanwhile. */
 #ifndef KV_BENCH_REST_INT_H
 #define KV_BENCH_REST_INT_H
 
@@ -34,5 +35,21 @@ KV_RC rest_bare_start(struct kv_errinfo *info, struct rest_bare **ret_bare);
 void rest_bare_size(struct rest_bare *bare, size_t body_bytes); /* while no request is under way */
 unsigned rest_bare_port(const struct rest_bare *bare);
 void rest_bare_stop(struct rest_bare *bare);
+
+/* An engine of the server whose state is in the folder `state`: a thread moves blocks there and back until it is
+ * stopped. */
+struct rest_engine_place {
+    const char *state, *key; /* a key with the role engine; both borrowed until stop */
+};
+struct rest_moved {
+    uint64_t offloaded_bytes, restored_bytes;
+    uint64_t missed_blocks; /* that the server could not keep or give back */
+    double seconds;
+};
+struct rest_engine;
+KV_RC rest_engine_start(const struct rest_engine_place *place, struct kv_errinfo *info,
+                        struct rest_engine **ret_engine);
+/* Frees it in any case. The error is that of the call that failed. */
+KV_RC rest_engine_stop(struct rest_engine *engine, struct kv_errinfo *info, struct rest_moved *ret_moved);
 
 #endif

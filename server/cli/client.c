@@ -88,6 +88,14 @@ bool kv_client_text(const struct kv_buf *json, const char *name, char *ret_text,
     return found;
 }
 
+uint64_t kv_client_number(const struct kv_buf *json, const char *name)
+{
+    json_t *root = load(json);
+    json_int_t number = json_integer_value(json_object_get(root, name));
+    json_decref(root);
+    return number > 0 ? (uint64_t)number : 0;
+}
+
 void kv_client_each(const struct kv_buf *json, const char *array, const char *name, const char *number,
                     void (*fn)(void *ctx, const char *text, const char *state, long long value), void *ctx)
 {

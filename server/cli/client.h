@@ -26,6 +26,8 @@ KV_RC kv_client_do(struct kv_client *client, const struct kv_client_call *call, 
 
 /* A text member at the top of a JSON object; false when it is not there or too long. */
 bool kv_client_text(const struct kv_buf *json, const char *name, char *ret_text, size_t size);
+/* A number member at the top of a JSON object; 0 when it is not there or negative. */
+uint64_t kv_client_number(const struct kv_buf *json, const char *name);
 /* Calls fn for each object of the array `array`, with the text of member `name` and the integer of member `number` (0
  * when absent). */
 void kv_client_each(const struct kv_buf *json, const char *array, const char *name, const char *number,
