@@ -37,6 +37,7 @@ static const char *const op_names[] = {
     [KV_AUDIT_OPERATION_START] = "operation.start",
     [KV_AUDIT_OPERATION_CANCEL] = "operation.cancel",
     [KV_AUDIT_TIER_UPDATE] = "tier.update",
+    [KV_AUDIT_KEY_RECOVER] = "key.recover",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

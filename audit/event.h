@@ -37,6 +37,7 @@ enum kv_audit_op {
     KV_AUDIT_OPERATION_START,
     KV_AUDIT_OPERATION_CANCEL,
     KV_AUDIT_TIER_UPDATE,
+    KV_AUDIT_KEY_RECOVER,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

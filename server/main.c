@@ -93,6 +93,14 @@ static int migrate(struct kv_conf *conf, const enum kv_conf_origin *origins, int
     return kv_serve_migrate(conf);
 }
 
+static int recover(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+{
+    (void)origins;
+    (void)argc;
+    (void)argv;
+    return kv_serve_recover(conf);
+}
+
 static int doctor(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)origins;
@@ -107,8 +115,15 @@ static int bench(struct kv_conf *conf, const enum kv_conf_origin *origins, int a
 }
 
 static const struct kv_cli_hook hooks[] = {
-    {"serve", serve},        {"dev", dev},       {"demo", demo},   {"config check", check},
-    {"db migrate", migrate}, {"doctor", doctor}, {"bench", bench}, {NULL, NULL},
+    {"serve", serve},
+    {"dev", dev},
+    {"demo", demo},
+    {"config check", check},
+    {"db migrate", migrate},
+    {"doctor", doctor},
+    {"bench", bench},
+    {"keys recover", recover},
+    {NULL, NULL},
 };
 
 int main(int argc, char **argv)

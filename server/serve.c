@@ -154,28 +154,10 @@ static KV_RC start_service(struct server *server)
     return kv_svc_start(&service, &server->info, &server->svc);
 }
 
-static bool write_line(int fd, const char *text)
-{
-    size_t len = strlen(text);
-    return fchmod(fd, 0600) == 0 && write(fd, text, len) == (ssize_t)len && write(fd, "\n", 1) == 1 && fsync(fd) == 0;
-}
-
-/* Into a file that only this user reads; durable, with its name, when it returns. */
 static KV_RC keep_first_key(void *ctx, const char *secret, struct kv_errinfo *info)
 {
     const struct server *server = ctx;
-    int folder = open(server->state, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    int fd = openat(folder, "operator.key", O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
-    bool written = fd >= 0 && write_line(fd, secret) && fsync(folder) == 0;
-    enum kv_err rc =
-        written ? KV_OK : kv_fail(info, KV_E_IO, "cannot write operator.key in state.dir: %s", strerror(errno));
-    if (fd >= 0) {
-        close(fd);
-    }
-    if (folder >= 0) {
-        close(folder);
-    }
-    return rc;
+    return serve_keep_key(server->state, secret, info);
 }
 
 /* The first key, once. */

@@ -25,4 +25,7 @@ int kv_serve_check(const struct kv_conf *conf);
 /* Brings the schema of db.url to this binary's version. Exit code. */
 int kv_serve_migrate(const struct kv_conf *conf);
 
+/* Makes an operator key and puts it into state.dir/operator.key, with or without a server that runs. Exit code. */
+int kv_serve_recover(const struct kv_conf *conf);
+
 #endif

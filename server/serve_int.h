@@ -36,6 +36,8 @@ struct server {
 /* Folders, sockets, and the lock that keeps a second server out. Nothing in the folder is touched before it is ours. */
 KV_RC serve_choose_places(struct server *server);
 void serve_leave_places(struct server *server);
+/* The operator's key into `state`/operator.key, which only this user reads: whole, and durable with its name. */
+KV_RC serve_keep_key(const char *state, const char *secret, struct kv_errinfo *info);
 /* Where the private database lies when its user does not get to the state folder; false: in there. */
 bool serve_database_elsewhere(const struct server *server, char ret_folder[KV_CONF_TEXT_SIZE]);
 

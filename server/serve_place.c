@@ -137,6 +137,29 @@ KV_RC serve_choose_places(struct server *server)
     return choose_sockets(server);
 }
 
+static bool write_line(int fd, const char *text)
+{
+    size_t len = strlen(text);
+    return fchmod(fd, 0600) == 0 && write(fd, text, len) == (ssize_t)len && write(fd, "\n", 1) == 1 && fsync(fd) == 0;
+}
+
+KV_RC serve_keep_key(const char *state, const char *secret, struct kv_errinfo *info)
+{
+    static const char name[] = "operator.key", fresh[] = "operator.key.new";
+    int folder = open(state, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    int fd = openat(folder, fresh, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600);
+    bool kept = fd >= 0 && write_line(fd, secret) && renameat(folder, fresh, folder, name) == 0 && fsync(folder) == 0;
+    enum kv_err rc =
+        kept ? KV_OK : kv_fail(info, KV_E_IO, "cannot write operator.key in state.dir: %s", strerror(errno));
+    if (fd >= 0) {
+        close(fd);
+    }
+    if (folder >= 0) {
+        close(folder);
+    }
+    return rc;
+}
+
 void serve_leave_places(struct server *server)
 {
     static const char *const names[] = {"engine.sock", "engine-fd.sock"};

@@ -366,6 +366,8 @@ const struct cli_command cli_commands[] = {
         .run = cli_key_create),
     ROW("keys revoke", "KEY", "refuse it from now on", CLI_TENANT | CLI_DRY | CLI_MATCHES, DELETE("/v1/api-keys/{0}"),
         .tenant_target = "/v1/tenants/{t}/api-keys/{0}", .danger = "revokes for ever the key"),
+    ROW("keys recover", "", "a new operator key when the last one is lost; by the owner of state.dir, without a server",
+        CLI_CONFIG | CLI_HOOK, .flags = NULL),
 
     ROW("policies get", "", "the policy in force; without --tenant that of the platform", CLI_TENANT,
         GET("/v1/platform/policy"), .tenant_target = "/v1/tenants/{t}/policy"),

@@ -27,11 +27,11 @@ void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_
     memcpy(ret_ref + 1, id->b, sizeof id->b);
 }
 
-KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,
-                struct kv_errinfo *info)
+KV_RC svc_audit_entry(const struct kv_env *env, struct kv_pg *pg, const struct kv_audit_event *event,
+                      struct kv_bytes ref, struct kv_errinfo *info)
 {
     struct kv_audit_event stamped = *event;
-    stamped.realtime_us = stamped.realtime_us != 0 ? stamped.realtime_us : svc->env->realtime_us(svc->env->ctx);
+    stamped.realtime_us = stamped.realtime_us != 0 ? stamped.realtime_us : env->realtime_us(env->ctx);
     struct kv_buf line;
     kv_buf_init(&line, (size_t)KV_MAX_AUDIT_ENTRY_BYTES);
     enum kv_err rc = kv_audit_encode(&stamped, &line);
@@ -40,6 +40,12 @@ KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_even
     }
     kv_buf_done(&line);
     return rc;
+}
+
+KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,
+                struct kv_errinfo *info)
+{
+    return svc_audit_entry(svc->env, pg, event, ref, info);
 }
 
 /* --- journal to outbox ------------------------------------------------------------------------------------------- */

@@ -109,11 +109,11 @@ static void note_use(struct kv_svc *svc, const char *kid, uint64_t now_us)
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
-static bool from_allowed_place(const struct kv_call *call, const struct kv_store_api_key *row)
+bool svc_key_from_here(const struct kv_call *call, const struct kv_store_api_key *key)
 {
-    bool allowed = row->cidr_count == 0 || !call->has_peer; /* whoever reaches the socket in the file system is here */
-    for (unsigned i = 0; i < row->cidr_count; i++) {
-        allowed = allowed || kv_cidr_holds(row->cidrs[i], call->peer);
+    bool allowed = key->cidr_count == 0 || !call->has_peer; /* whoever reaches the socket in the file system is here */
+    for (unsigned i = 0; i < key->cidr_count; i++) {
+        allowed = allowed || kv_cidr_holds(key->cidrs[i], call->peer);
     }
     return allowed;
 }
@@ -140,7 +140,7 @@ KV_RC kv_svc_authenticate(struct kv_call *call, const char *token)
     }
     uint64_t now_us = call->svc->env->realtime_us(call->svc->env->ctx);
     bool matches = secret_matches(&row, parts.secret_sha256, now_us) && rc == KV_OK;
-    if (!matches || row.revoked_us != 0 || now_us >= row.expires_us || !from_allowed_place(call, &row)) {
+    if (!matches || row.revoked_us != 0 || now_us >= row.expires_us || !svc_key_from_here(call, &row)) {
         svc_metrics_auth_failure(!matches                   ? SVC_AUTH_UNKNOWN
                                  : row.revoked_us != 0      ? SVC_AUTH_REVOKED
                                  : now_us >= row.expires_us ? SVC_AUTH_EXPIRED

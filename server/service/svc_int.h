@@ -213,6 +213,8 @@ KV_RC svc_arena_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *i
 /* The key changed here: what was known of it is of no use any more, not even while the database is away. Thread: any.
  */
 void svc_key_forget(struct kv_svc *svc, const char *kid);
+/* The key's ranges let it be used from the caller's address. */
+bool svc_key_from_here(const struct kv_call *call, const struct kv_store_api_key *key);
 
 /* --- svc_session.c */
 /* The session is active and its keys are open; from memory when it was used before. KV_E_SESSION_ERASED sets
@@ -297,6 +299,9 @@ void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_
 /* Puts an entry into the outbox of the caller's transaction; the log is the event's tenant's, or the operator's. */
 KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,
                 struct kv_errinfo *info);
+/* The same without a service. */
+KV_RC svc_audit_entry(const struct kv_env *env, struct kv_pg *pg, const struct kv_audit_event *event,
+                      struct kv_bytes ref, struct kv_errinfo *info);
 /* Ships the journal, integrates the outbox, signs heads. Thread: any, one at a time. */
 KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done);
 KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,

@@ -19,6 +19,7 @@
 #define DAY_US (86400 * SECOND_US)
 #define SOON_US (14 * DAY_US)
 #define USUAL_US (90 * DAY_US)
+#define OPERATOR_LEFT_US ((uint64_t)KV_MAX_OPERATOR_LEFT_SECONDS * SECOND_US)
 #define LONGEST_US ((uint64_t)KV_MAX_API_KEY_DAYS * DAY_US)
 
 static const unsigned tenant_roles =
@@ -286,7 +287,7 @@ KV_RC kv_svc_key_list(struct kv_call *call, const struct kv_id *tenant, struct k
 /* --- changing ---------------------------------------------------------------------------------------------------- */
 
 struct change_tx;
-typedef KV_RC change_fn(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info);
+typedef KV_RC change_fn(struct change_tx *tx, struct kv_errinfo *info);
 
 struct change_tx {
     struct kv_call *call;
@@ -296,11 +297,48 @@ struct change_tx {
     const struct kv_key_patch *patch;
     const struct kv_key_rotation *rotation;
     uint64_t now_us;
-    struct kv_store_api_key row;
+    struct kv_store_api_key row, was;
     bool same;                    /* there is nothing to change */
     char text[SVC_KEY_TEXT_SIZE]; /* "": no new secret; wiped */
     struct kv_key_view *view;
 };
+
+/* Until when the key gets an operator in from where the caller is; 0: it does not. */
+static uint64_t opens_until(const struct change_tx *tx, const struct kv_store_api_key *key)
+{
+    bool opens = key->revoked_us == 0 && svc_key_from_here(tx->call, key);
+    return opens && key->expires_us > tx->now_us ? key->expires_us : 0;
+}
+
+/* Without an operator key that works nobody could make the next one. So a change that lets the last door close sooner
+ * must leave one that stays open for a while: seen from where the caller is, because ranges that keep everybody out
+ * look like any others. */
+static KV_RC keep_one_operator(const struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    uint64_t after = opens_until(tx, &tx->row), before = opens_until(tx, &tx->was), others = 0;
+    if ((tx->row.roles & KV_ROLE_OPERATOR) == 0 || after >= before) {
+        return KV_OK;
+    }
+    struct kv_store_api_key *keys KV_CLEANUP(kv_freep) =
+        kv_alloc_array((size_t)KV_MAX_API_KEYS_PER_TENANT, sizeof *keys);
+    size_t count = 0;
+    uint64_t working = 0;
+    if (keys == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    /* Two changes at once would each count on the other's key. */
+    KV_TRY(kv_store_api_key_count_lock(pg, &tx->tenant, tx->now_us, info, &working));
+    KV_TRY(kv_store_api_key_operators(pg, tx->now_us, info, keys, &count));
+    for (size_t i = 0; i < count; i++) {
+        uint64_t until = kv_id_equal(&keys[i].id, &tx->row.id) ? 0 : opens_until(tx, &keys[i]);
+        others = until > others ? until : others;
+    }
+    uint64_t enough = before < tx->now_us + OPERATOR_LEFT_US ? before : tx->now_us + OPERATOR_LEFT_US;
+    return others >= enough || after >= enough
+               ? KV_OK
+               : kv_fail(info, KV_E_LAST_OPERATOR_KEY,
+                         "no operator key would be left that works from here for another day; make another one first");
+}
 
 static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
@@ -313,8 +351,10 @@ static KV_RC change_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(may_give(tx->call, tx->row.roles, info));
     KV_TRY(svc_match(tx->call, tx->row.rev, info));
     tx->same = false;
-    KV_TRY(tx->change(tx, pg, info));
+    tx->was = tx->row;
+    KV_TRY(tx->change(tx, info));
     if (!tx->same) {
+        KV_TRY(keep_one_operator(tx, pg, info));
         KV_TRY(kv_store_api_key_update(pg, &tx->row, info));
         KV_TRY(record(pg, tx->call, &tx->row, tx->op, info));
         KV_TRY(kv_store_change(pg, info));
@@ -347,9 +387,8 @@ static KV_RC must_work(const struct change_tx *tx, struct kv_errinfo *info)
                          tx->row.revoked_us != 0 ? "revoked" : "expired");
 }
 
-static KV_RC apply_patch(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+static KV_RC apply_patch(struct change_tx *tx, struct kv_errinfo *info)
 {
-    (void)pg;
     const struct kv_key_patch *patch = tx->patch;
     KV_TRY(must_work(tx, info));
     if (patch->name != NULL) {
@@ -378,26 +417,13 @@ KV_RC kv_svc_key_update(struct kv_call *call, const struct kv_id *tenant, const 
     return change(&tx, KV_TX_KEY_UPDATE);
 }
 
-/* Without any operator key nobody could make the next one but a restart. */
-static KV_RC keep_one_operator(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+static KV_RC apply_revoke(struct change_tx *tx, struct kv_errinfo *info)
 {
-    uint64_t count = 0;
-    if ((tx->row.roles & KV_ROLE_OPERATOR) == 0 || tx->now_us >= tx->row.expires_us) {
-        return KV_OK;
-    }
-    KV_TRY(kv_store_api_key_count_lock(pg, &tx->tenant, tx->now_us, info, &count)); /* two at once would both see two */
-    KV_TRY(kv_store_api_key_count_operator(pg, tx->now_us, info, &count));
-    return count > 1 ? KV_OK
-                     : kv_fail(info, KV_E_INVALID_STATE, "this is the last operator key; make another one first");
-}
-
-static KV_RC apply_revoke(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
-{
+    (void)info;
     tx->same = tx->row.revoked_us != 0;
     if (tx->same) {
         return KV_OK;
     }
-    KV_TRY(keep_one_operator(tx, pg, info));
     tx->row.revoked_us = tx->now_us;
     tx->row.old_until_us = 0;
     return KV_OK;
@@ -416,9 +442,8 @@ KV_RC kv_svc_key_revoke(struct kv_call *call, const struct kv_id *tenant, const 
     return change(&tx, KV_TX_KEY_REVOKE);
 }
 
-static KV_RC apply_rotation(struct change_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+static KV_RC apply_rotation(struct change_tx *tx, struct kv_errinfo *info)
 {
-    (void)pg;
     KV_TRY(must_work(tx, info));
     const struct kv_key_rotation *rotation = tx->rotation;
     memcpy(tx->row.old_secret_sha256, tx->row.secret_sha256, sizeof tx->row.old_secret_sha256);

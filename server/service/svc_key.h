@@ -49,6 +49,8 @@ KV_RC kv_svc_key_get(struct kv_call *call, const struct kv_id *tenant, const str
 KV_RC kv_svc_key_list(struct kv_call *call, const struct kv_id *tenant, struct kv_page *page,
                       struct kv_key_view *ret_list, size_t *ret_count);
 
+/* Updating, rotating and revoking: KV_E_LAST_OPERATOR_KEY when no operator key would be left that the caller could use
+ * from where it is for another KV_MAX_OPERATOR_LEFT_SECONDS. */
 struct kv_key_patch {
     const char *name;    /* NULL: as it is */
     uint64_t expires_us; /* 0: as it is; only earlier than it was */
@@ -57,8 +59,7 @@ struct kv_key_patch {
 };
 KV_RC kv_svc_key_update(struct kv_call *call, const struct kv_id *tenant, const struct kv_id *key,
                         const struct kv_key_patch *patch, struct kv_key_view *ret_key);
-/* For good, everywhere within the lease. A second time changes nothing. KV_E_INVALID_STATE: it is the last operator
- * key. */
+/* For good, everywhere within the lease. A second time changes nothing. */
 KV_RC kv_svc_key_revoke(struct kv_call *call, const struct kv_id *tenant, const struct kv_id *key,
                         struct kv_key_view *ret_key);
 struct kv_key_rotation {
@@ -80,5 +81,9 @@ typedef KV_RC (*kv_key_keep_fn)(void *ctx, const char *secret, struct kv_errinfo
  * called before the key becomes valid, and its failure is passed on: so no key is valid that nobody holds. It may be
  * called again with the same key. */
 KV_RC kv_svc_bootstrap_key(struct kv_call *call, kv_key_keep_fn keep, void *ctx);
+/* One more operator key, good for 90 days, without a service: `pg` is a connection to the database, whose schema is
+ * this program's. `keep` as above. Thread: any that owns `pg`. */
+KV_RC kv_svc_key_recover(struct kv_pg *pg, const struct kv_env *env, kv_key_keep_fn keep, void *ctx,
+                         struct kv_errinfo *info);
 
 #endif

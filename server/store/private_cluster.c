@@ -33,6 +33,7 @@
 #define INITDB_MS 120000
 #define STOP_MS 10000u
 #define LOG_BYTES_MAX (1024 * 1024)
+#define URL_FORMAT "host=%s port=5432 user=kvrun dbname=postgres connect_timeout=2"
 #define CLUSTER_BYTES (UINT64_C(56) << 20) /* a new one, and its first WAL segment */
 
 static KV_RC take_lock(struct kv_private_cluster *cluster, struct kv_errinfo *info)
@@ -253,10 +254,34 @@ static KV_RC start(struct kv_private_cluster *cluster, const char *bin_folder, s
     KV_TRY(find_programs(cluster, bin_folder, info));
     KV_TRY(init_cluster(cluster, info));
     KV_TRY(kv_private_socket_make(cluster, info));
-    snprintf(cluster->url, sizeof cluster->url, "host=%s port=5432 user=kvrun dbname=postgres connect_timeout=2",
-             cluster->socket);
+    snprintf(cluster->url, sizeof cluster->url, URL_FORMAT, cluster->socket);
     KV_TRY(spawn_postgres(cluster, info));
     return wait_until_ready(cluster, info);
+}
+
+/* Touches nothing. */
+static bool is_there(const char *folder)
+{
+    char path[KV_PRIVATE_SUB_SIZE], base[KV_PRIVATE_PATH_SIZE], data[KV_PRIVATE_SUB_SIZE];
+    if (!kv_private_read_line(kv_private_sub(folder, "postgres.path", path), base, sizeof base)) {
+        snprintf(base, sizeof base, "%.*s/postgres", KV_PRIVATE_FOLDER_SIZE, folder);
+    }
+    return access(kv_private_sub(base, "data", data), F_OK) == 0;
+}
+
+KV_RC kv_private_cluster_running(const char *folder, char *ret_url, size_t size)
+{
+    char path[KV_PRIVATE_SUB_SIZE], socket[KV_PRIVATE_SOCKET_MAX + 2];
+    int lock = open(kv_private_sub(folder, "postgres.lock", path), O_RDWR | O_CLOEXEC);
+    bool running = lock >= 0 && flock(lock, LOCK_EX | LOCK_NB) != 0;
+    if (lock >= 0) {
+        close(lock);
+    }
+    if (!running || !kv_private_read_line(kv_private_sub(folder, "postgres.socket", path), socket, sizeof socket)) {
+        return KV_E_NOT_FOUND;
+    }
+    snprintf(ret_url, size, URL_FORMAT, socket);
+    return KV_OK;
 }
 
 KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struct kv_errinfo *info,
@@ -265,6 +290,9 @@ KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struc
     char folder[PATH_MAX];
     if (realpath(conf->folder, folder) == NULL || strlen(folder) >= KV_PRIVATE_FOLDER_SIZE) {
         return kv_fail(info, KV_E_IO, "the data folder is not there or its path is too long");
+    }
+    if (conf->existing && !is_there(folder)) {
+        return kv_fail(info, KV_E_NOT_FOUND, "there is no private database in the data folder");
     }
     struct kv_private_cluster *cluster = kv_alloc(sizeof *cluster);
     if (cluster == NULL) {

@@ -19,6 +19,7 @@ struct kv_private_cluster_conf {
                            folder that the log names and <folder>/postgres.path remembers */
     const char *bin_folder; /* NULL: pg_config --bindir, else the newest /usr/lib/postgresql/N/bin */
     uint32_t start_ms;      /* longest wait for readiness after initdb; 0: 30,000 */
+    bool existing;          /* KV_E_NOT_FOUND instead of making one */
     bool throwaway;         /* no fsync at all: for tests, where a crash of the machine may lose it */
     const struct kv_env *env;
 };
@@ -28,6 +29,9 @@ struct kv_private_cluster_conf {
  * the text and the log say why. */
 KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struct kv_errinfo *info,
                                struct kv_private_cluster **ret_cluster);
+/* The url of the cluster that a live server, another process, has in `folder`; `size` for at least 128 characters.
+ * KV_E_NOT_FOUND: no server has it. Thread: any. */
+KV_RC kv_private_cluster_running(const char *folder, char *ret_url, size_t size);
 /* For kv_pg_conf.url; borrowed until stop. */
 const char *kv_private_cluster_url(const struct kv_private_cluster *cluster);
 pid_t kv_private_cluster_pid(const struct kv_private_cluster *cluster);

@@ -197,3 +197,18 @@ KV_RC kv_store_api_key_count_operator(struct kv_pg *pg, uint64_t now_us, struct 
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
+
+KV_RC kv_store_api_key_operators(struct kv_pg *pg, uint64_t now_us, struct kv_errinfo *info,
+                                 struct kv_store_api_key *ret_list, size_t *ret_count)
+{
+    static const struct kv_pg_query query = {"api_key_operators",
+                                             "SELECT " COLUMNS " FROM api_key WHERE tenant_id IS NULL"
+                                             " AND roles & 1 <> 0 AND revoked_at IS NULL AND expires_at > $1"
+                                             " ORDER BY expires_at DESC LIMIT $2"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_time(&args, now_us);
+    kv_pg_arg_i32(&args, (uint32_t)KV_MAX_API_KEYS_PER_TENANT);
+    struct kv_pg_many many = {
+        .query = &query, .args = &args, .max = (size_t)KV_MAX_API_KEYS_PER_TENANT, .size = sizeof ret_list[0]};
+    return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+}

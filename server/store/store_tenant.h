@@ -125,6 +125,10 @@ KV_RC kv_store_api_key_used(struct kv_pg *pg, const struct kv_store_use *uses, s
  * revoked nor expired at `now_us`. KV_E_NOT_FOUND: no such tenant. Write. */
 KV_RC kv_store_api_key_count_lock(struct kv_pg *pg, const struct kv_id *tenant, uint64_t now_us,
                                   struct kv_errinfo *info, uint64_t *ret_count);
+/* Operator keys that are neither revoked nor expired at `now_us`; `ret_list` has room for KV_MAX_API_KEYS_PER_TENANT.
+ */
+KV_RC kv_store_api_key_operators(struct kv_pg *pg, uint64_t now_us, struct kv_errinfo *info,
+                                 struct kv_store_api_key *ret_list, size_t *ret_count);
 /* Operator keys that are neither revoked nor expired at `now_us`. */
 KV_RC kv_store_api_key_count_operator(struct kv_pg *pg, uint64_t now_us, struct kv_errinfo *info, uint64_t *ret_count);
 

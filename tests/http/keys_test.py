@@ -1,7 +1,12 @@
 """API keys: given, narrowed, rotated, revoked; where they may come from; what another tenant sees of them."""
 import datetime
 import os
+import subprocess
+import tempfile
+import threading
+import unittest
 
+import postgres
 import rig
 
 PATCH = {"Content-Type": "application/merge-patch+json"}
@@ -11,13 +16,8 @@ def ahead(**how):
     return (datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(**how)).strftime("%Y-%m-%dT%H:%M:%SZ")
 
 
-class Keys(rig.Suite):
-    @classmethod
-    def setUpClass(cls):
-        super().setUpClass()
-        cls.ours, cls.theirs = cls.server.tenant("ours"), cls.server.tenant("theirs")
-        cls.admin, cls.stranger = cls.server.key(cls.ours, "tenant_admin"), cls.server.key(cls.theirs, "tenant_admin")
-        cls.path = f"/v1/tenants/{cls.ours}/api-keys"
+class Base(rig.Suite):
+    admin = path = None
 
     def call(self, method, path, body=None, token=None, headers=None):
         kind = PATCH if method == "PATCH" else {}
@@ -30,6 +30,15 @@ class Keys(rig.Suite):
 
     def works(self, secret, **how):
         return self.server.call("GET", f"/v1/tiers", secret, **how).status != 401
+
+
+class Keys(Base):
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.ours, cls.theirs = cls.server.tenant("ours"), cls.server.tenant("theirs")
+        cls.admin, cls.stranger = cls.server.key(cls.ours, "tenant_admin"), cls.server.key(cls.theirs, "tenant_admin")
+        cls.path = f"/v1/tenants/{cls.ours}/api-keys"
 
     def test_the_secret_is_shown_once(self):
         made = self.make(name="kind éñ", cidrs=["10.0.0.0/8"])
@@ -168,7 +177,7 @@ class Keys(rig.Suite):
                 if "operator" in key["roles"] and "revoked_at" not in key]
         self.assertEqual(len(left), 1)
         last = self.call("DELETE", f"/v1/api-keys/{left[0]['id']}", token=self.server.operator)
-        self.assertEqual((last.status, last.code), (409, "invalid_state"))
+        self.assertEqual((last.status, last.code), (409, "last_operator_key"))
 
     def test_another_tenants_answers_like_one_that_is_not_there(self):
         key, nothing = self.make()["id"], "key_" + "0" * 26
@@ -193,6 +202,136 @@ class Keys(rig.Suite):
         self.assertEqual((over.status, over.code), (422, "limit"))
         self.call("DELETE", f"{path}/{made[0]}", token=operator)
         self.make(path, operator)
+
+
+class Operators(Base):
+    """The last way in: not lost by a request, and found again by the owner of the machine."""
+    path = "/v1/api-keys"
+
+    def operators(self, token):
+        return [key for key in self.call("GET", "/v1/api-keys?limit=200", token=token).json()["data"]
+                if "operator" in key["roles"] and "revoked_at" not in key]
+
+    def setUp(self):
+        """One operator key, fresh."""
+        fresh = self.make(token=self.server.operator, roles=["operator"])
+        for key in self.operators(fresh["secret"]):
+            if key["id"] != fresh["id"]:
+                self.assertEqual(self.call("DELETE", f"{self.path}/{key['id']}", token=fresh["secret"]).status, 200)
+        self.server.operator, self.last = fresh["secret"], f"{self.path}/{fresh['id']}"
+
+    def losses(self):
+        """Every way to lose the last key."""
+        far = {"cidrs": ["10.0.0.0/8"]}
+        return (("POST", self.last + ":rotate", {"expires_in_seconds": 86399, "overlap_seconds": 600}),
+                ("PATCH", self.last, {"expires_at": ahead(hours=23)}), ("PATCH", self.last, far),
+                ("PATCH", self.last, {"cidrs": ["::/0"]}), ("PATCH", self.last, {"expires_at": ahead(days=3), **far}),
+                ("DELETE", self.last, None))
+
+    def test_no_change_takes_the_last_way_in(self):
+        for method, target, body in self.losses():
+            for how in ("", "?dry_run=true"):
+                answer = self.call(method, target + how, body, self.server.operator)
+                self.assertEqual((answer.status, answer.code), (409, "last_operator_key"), (method, body))
+        self.assertTrue(self.works(self.server.operator))
+        for body in ({"name": "the last"}, {"cidrs": ["127.0.0.0/8"]}, {"expires_at": ahead(days=2)}, {"cidrs": None}):
+            self.assertEqual(self.call("PATCH", self.last, body, self.server.operator).status, 200, body)
+        rotated = self.call("POST", self.last + ":rotate", {"expires_in_seconds": 86400 + 60}, self.server.operator)
+        self.assertEqual(rotated.status, 200, rotated)
+        self.server.operator = rotated.json()["secret"]
+
+    def test_a_key_that_would_not_do_is_none(self):
+        for members in ({"cidrs": ["10.0.0.0/8"]}, {"expires_at": ahead(hours=20)}, {"roles": ["viewer"]}):
+            self.make(token=self.server.operator, **{"roles": ["operator"], **members})
+        for method, target, body in self.losses():
+            self.assertEqual(self.call(method, target, body, self.server.operator).code, "last_operator_key", (method, body))
+
+    def test_with_another_key_each_change_is_made(self):
+        second = self.make(token=self.server.operator, roles=["operator"], name="second", cidrs=["127.0.0.0/8"])
+        self.server.operator = second["secret"]
+        for method, target, body in self.losses()[:3] + self.losses()[5:]:
+            answer = self.call(method, target, body, second["secret"])
+            self.assertEqual(answer.status, 200, (method, body, answer))
+
+    def test_of_two_who_are_revoked_at_once_one_stays(self):
+        second = self.make(token=self.server.operator, roles=["operator"])
+        answers = []
+        both = [threading.Thread(target=lambda path=path: answers.append(self.call("DELETE", path, token=second["secret"])))
+                for path in (self.last, f"{self.path}/{second['id']}")]
+        for one in both:
+            one.start()
+        for one in both:
+            one.join(60)
+        self.assertEqual(sum(answer.status == 200 for answer in answers), 1, answers)
+        if self.works(second["secret"]):
+            self.server.operator = second["secret"]
+        self.assertEqual(len(self.operators(self.server.operator)), 1)
+
+    def recover(self, *flags, folder=None):
+        return subprocess.run([rig.options.kvrun, "keys", "recover", f"--state.dir={folder or self.server.state}", *flags],
+                              capture_output=True, text=True, timeout=120, check=False)
+
+    def kept(self, folder=None):
+        path = os.path.join(folder or self.server.state, "operator.key")
+        self.assertEqual(os.stat(path).st_mode & 0o777, 0o600)
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+
+    def test_a_lost_one_is_replaced_while_the_server_runs_and_while_it_does_not(self):
+        before = self.kept()
+        done = self.recover()
+        self.assertEqual((done.returncode, done.stderr), (0, ""), done)
+        found = self.kept()
+        self.assertNotIn(found, done.stdout + done.stderr)
+        self.assertNotEqual(found, before)
+        self.assertTrue(self.works(found))
+        self.assertEqual([key["name"] for key in self.operators(found)][:1], ["recovered operator key"])
+        audited = rig.wait_for("its entry", lambda: [
+            entry for entry in self.call("GET", "/v1/audit/entries?op=key.recover", token=self.auditor(found)).json()["data"]])
+        self.assertEqual(len(audited), 1)
+        self.assertEqual(self.server.stop(), 0)
+        done = self.recover()
+        self.assertEqual(done.returncode, 0, done)
+        self.server.start()
+        self.assertTrue(self.works(self.kept()))
+        self.server.operator = self.kept()
+        self.assertTrue(self.works(found), "one more, not another")
+
+    def auditor(self, operator):
+        return self.make(token=operator, roles=["auditor"])["secret"]
+
+    def test_what_is_not_there_is_not_made(self):
+        with tempfile.TemporaryDirectory(prefix="kvr.") as folder:
+            for path in (folder, folder + "/nowhere"):
+                done = self.recover(folder=path)
+                self.assertEqual(done.returncode, 3, done)
+                self.assertRegex(done.stderr, "^kvrun: there is no ")
+            self.assertEqual(os.listdir(folder), [])
+
+    @unittest.skipIf(os.getuid() != 0, "only root can give a folder away")
+    def test_a_folder_of_another_user_is_refused(self):
+        with tempfile.TemporaryDirectory(prefix="kvr.") as folder:
+            os.chown(folder, 65534, 65534)
+            done = self.recover(folder=folder)
+            self.assertEqual((done.returncode, os.listdir(folder)), (4, []), done)
+            self.assertIn("run this as the user 65534", done.stderr)
+
+    def test_with_a_database_of_its_own_the_schema_has_to_be_there(self):
+        database = postgres.Postgres()
+        self.addCleanup(database.remove)
+        with tempfile.TemporaryDirectory(prefix="kvr.") as folder:
+            done = self.recover(f"--db.url={database.url}", folder=folder)
+            self.assertEqual((done.returncode, os.listdir(folder)), (5, []), done)
+            migrated = subprocess.run([rig.options.kvrun, "db", "migrate", f"--db.url={database.url}"], check=False,
+                                      capture_output=True, timeout=120)
+            self.assertEqual(migrated.returncode, 0, migrated)
+            done = self.recover(f"--db.url={database.url}", folder=folder)
+            self.assertEqual(done.returncode, 0, done)
+            self.assertTrue(self.kept(folder).startswith("kvrun_live_"))
+            self.assertEqual(database.sql("SELECT count(*) FROM kvrun.api_key"), "1")
+            self.assertEqual(database.sql("SELECT count(*) FROM kvrun.audit_outbox"), "1")
+            database.stop()
+            self.assertEqual(self.recover(f"--db.url={database.url}", folder=folder).returncode, 6)
 
 
 if __name__ == "__main__":

@@ -335,6 +335,24 @@ Test(key, the_first_that_could_not_be_kept_is_not_valid)
     kvt_svc_done(&rig);
 }
 
+Test(key, that_is_recovered_works_beside_the_others_and_not_when_it_could_not_be_kept)
+{
+    struct kept lost = {.rc = KV_E_NO_SPACE}, good = {0};
+    kvt_svc_open(&rig);
+    struct kv_id none = {0};
+    struct kv_key_view other = key_for(none, KV_ROLE_OPERATOR);
+    cr_assert(eq(int, kv_svc_key_recover(rig.call.pg, &kv_env_system, keep, &lost, &rig.call.info), KV_E_NO_SPACE));
+    check_refused(lost.secret);
+    cr_assert(eq(int, kv_svc_key_recover(rig.call.pg, &kv_env_system, keep, &good, &rig.call.info), KV_OK), "%s",
+              rig.call.info.text);
+    cr_assert(eq(int, authenticate(good.secret), KV_OK));
+    cr_assert(eq(uint, rig.call.who.roles, KV_ROLE_OPERATOR));
+    cr_assert(kv_id_is_zero(&rig.call.who.tenant));
+    cr_assert(eq(int, authenticate(other.secret), KV_OK));
+    cr_assert(eq(int, (int)kvt_db_number(&rig, "SELECT count(*) FROM kvrun.api_key WHERE name LIKE 'recovered%'"), 1));
+    kvt_svc_done(&rig);
+}
+
 Test(key, secret_is_in_no_row_of_the_database)
 {
     char sql[512];
