@@ -189,7 +189,7 @@ static enum MHD_Result enqueue(struct kv_req *req, struct MHD_Connection *connec
     struct kv_httpd *httpd = req->httpd;
     struct kv_errinfo info = {0};
     if (kv_httpd_svc(httpd) == NULL) {
-        enum kv_err rc = kv_fail(&info, KV_E_BUSY, "the server is starting; see /startupz");
+        enum kv_err rc = kv_fail(&info, KV_E_STARTING, "the server is starting; see /startupz");
         return refuse(req, connection, rc, &info, false);
     }
     /* Suspended before the push: a service thread may finish, and resume, before this function returns. */

@@ -175,6 +175,7 @@ static enum reject reject_of(enum kv_err rc)
         return REJECT_TOO_LARGE;
     case KV_E_BUSY:
     case KV_E_SHUTTING_DOWN:
+    case KV_E_STARTING:
         return REJECT_QUEUE_FULL;
     case KV_E_RATE_LIMITED:
         return REJECT_RATE_LIMITED;

@@ -11,7 +11,7 @@
 static KV_RC starting(struct kv_req *req)
 {
     struct kv_errinfo info = {0};
-    enum kv_err rc = kv_fail(&info, KV_E_BUSY, "the server is starting; see /startupz");
+    enum kv_err rc = kv_fail(&info, KV_E_STARTING, "the server is starting; see /startupz");
     kv_problem(req, rc, &info, NULL);
     return KV_OK;
 }

@@ -306,6 +306,7 @@ Test(exit_code, is_what_the_documentation_says)
         {KV_E_TIMEOUT, 6},         {KV_E_TAMPERED, 7},
         {KV_E_QUARANTINED, 7},     {KV_E_INTERNAL, 1},
         {KV_E_CONFIG, 2},          {KV_E_PRECONDITION_FAILED, 5},
+        {KV_E_STARTING, 6},        {KV_E_LAST_OPERATOR_KEY, 5},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         cr_expect(eq(int, cli_exit_of(rows[i].rc), rows[i].code), "%s", kv_err_name(rows[i].rc));

@@ -96,8 +96,8 @@ Test(httpd, everything_else_says_that_the_server_is_starting)
     const char *paths[] = {"/v1/tiers", "/.well-known/kvrun/jwks.json", "/.well-known/kvrun/log.vkey"};
     for (size_t i = 0; i < sizeof paths / sizeof paths[0]; i++) {
         cr_expect(eq(int, get(paths[i]), 503), "%s", paths[i]);
-        cr_expect(strstr(answer, "\"code\":\"busy\"") != NULL && strstr(answer, "/startupz") != NULL, "%s", answer);
-        cr_expect(strstr(answer, "Retry-After") != NULL);
+        cr_expect(strstr(answer, "\"code\":\"starting\"") != NULL && strstr(answer, "/startupz") != NULL, "%s", answer);
+        cr_expect(strstr(answer, "Retry-After: 1") != NULL && strstr(answer, "\"retryable\":true") != NULL);
     }
 }
 
