@@ -166,7 +166,7 @@ static KV_RC restore_backup(struct demo *demo)
     char folder[PATH_SIZE] = "";
     bool parsed = sscanf(kv_private_cluster_url(cluster), "host=%4000s", folder) == 1;
     enum kv_err rc = parsed ? dump(demo, folder, "backup.sql") : demo_lie(demo, "the scratch database has no socket");
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     return rc;
 }
 

@@ -26,12 +26,31 @@
 
 /* --- start ------------------------------------------------------------------------------------------------------- */
 
+/* The signals are blocked and read later, so one that waits is a wish to end. */
+static bool asked_to_end(void)
+{
+    sigset_t waiting;
+    return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
+}
+
+/* To somebody who waits in front of a terminal. */
+static void say(const struct server *server, const char *what)
+{
+    if (server->dev) {
+        printf("kvrun dev: %s ...\n", what);
+        fflush(stdout);
+    }
+}
+
 static KV_RC start_cluster(struct server *server)
 {
     if (server->conf->db_url[0] != '\0') {
         return KV_OK;
     }
-    struct kv_private_cluster_conf conf = {.folder = server->state, .env = server->env};
+    char data[sizeof server->state + 16];
+    snprintf(data, sizeof data, "%.4000s/postgres", server->state);
+    say(server, access(data, F_OK) == 0 ? "starting the database" : "creating the database, the first time only");
+    struct kv_private_cluster_conf conf = {.folder = server->state, .cancelled = asked_to_end, .env = server->env};
     return kv_private_cluster_start(&conf, &server->info, &server->cluster);
 }
 
@@ -104,13 +123,6 @@ static enum kv_pg_prepare prepare_kind(const char *name)
                                       : KV_PG_PREPARE_AUTO;
 }
 
-/* The signals are blocked and read later, so one that waits is a wish to end. */
-static bool asked_to_end(void)
-{
-    sigset_t waiting;
-    return sigpending(&waiting) == 0 && (sigismember(&waiting, SIGTERM) == 1 || sigismember(&waiting, SIGINT) == 1);
-}
-
 static unsigned tenant_labels(const struct kv_conf *conf)
 {
     bool off = strcmp(conf->metrics_tenant_label, "off") == 0, all = strcmp(conf->metrics_tenant_label, "all") == 0;
@@ -178,6 +190,7 @@ static KV_RC start(struct server *server)
     serve_know_facts(server);
     KV_TRY(start_httpd(server));
     KV_TRY(start_cluster(server));
+    say(server, "bringing the schema up to date, opening keys and tiers");
     KV_TRY(start_service(server));
     KV_TRY(write_first_key(server));
     return kv_httpd_serve(server->httpd, server->svc, &server->info);

@@ -84,7 +84,7 @@ int kv_serve_recover(const struct kv_conf *conf)
     kv_log_set_level(KV_LOG_WARN);
     umask(0077);
     enum kv_err rc = recover(&recovery);
-    kv_private_cluster_stop(recovery.cluster);
+    kv_private_cluster_stop(recovery.cluster, KV_PRIVATE_STOP_MS);
     if (rc != KV_OK) {
         fprintf(stderr, "kvrun: %s\n", recovery.info.text[0] == '\0' ? kv_err_title(rc) : recovery.info.text);
         return cli_exit_of(rc);

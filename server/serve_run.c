@@ -21,7 +21,8 @@
 
 #define WATCH_MS 500
 #define PAUSE_NS (20 * 1000 * 1000)
-#define CUT_MAX 64
+#define DATABASE_LEAST_MS 3000u
+#define DATABASE_HARDER_MS 4000u /* what ending it may take beyond the wait */
 #define REAP_MAX 64
 
 /* --- while it runs ----------------------------------------------------------------------------------------------- */
@@ -29,9 +30,9 @@
 /* A private database that ended is started again where it was: its clients heal by themselves. */
 static void watch_cluster(struct server *server)
 {
-    if (server->cluster != NULL && !kv_private_cluster_alive(server->cluster)) {
-        struct kv_errinfo info = {0};
-        enum kv_err rc = kv_private_cluster_revive(server->cluster, &info);
+    struct kv_errinfo info = {0};
+    enum kv_err rc = server->cluster == NULL ? KV_E_BUSY : kv_private_cluster_tend(server->cluster, &info);
+    if (rc != KV_E_BUSY) {
         kv_log(rc == KV_OK ? KV_LOG_WARN : KV_LOG_ERROR, "server", "database-revived", KV_FRC(rc),
                KV_FT("text", info.text));
     }
@@ -137,11 +138,12 @@ void serve_run(struct server *server, int signals)
         struct signalfd_siginfo signal_info;
         struct pollfd fd = {.fd = signals, .events = POLLIN};
         int n = poll(&fd, 1, WATCH_MS);
-        look_after(server);
+        /* A wish to end comes before all that the look could have to wait for. */
         if (n > 0 && read(signals, &signal_info, sizeof signal_info) == (ssize_t)sizeof signal_info &&
             wants_the_end(server, signal_info.ssi_signo)) {
             return;
         }
+        look_after(server);
     }
 }
 
@@ -190,6 +192,17 @@ static void wait_for_balancers(struct server *server)
     }
 }
 
+/* What is left of the grace when the rest has ended; never so little that a healthy database is cut off. */
+static uint32_t database_wait_ms(const struct server *server, uint64_t begun_ns)
+{
+    uint64_t spent_ms = (kv_now_ns(server->env) - begun_ns) / KV_MS_NS + DATABASE_HARDER_MS;
+    uint64_t grace_ms = server->conf->shutdown_grace_ms;
+    uint64_t left_ms = grace_ms > spent_ms ? grace_ms - spent_ms : 0;
+    return left_ms < DATABASE_LEAST_MS    ? DATABASE_LEAST_MS
+           : left_ms < KV_PRIVATE_STOP_MS ? (uint32_t)left_ms
+                                          : KV_PRIVATE_STOP_MS;
+}
+
 KV_RC serve_stop(struct server *server, bool ready)
 {
     enum kv_err rc = KV_OK;
@@ -199,6 +212,7 @@ KV_RC serve_stop(struct server *server, bool ready)
         kv_svc_retire(server->svc);
         wait_for_balancers(server);
     }
+    uint64_t begun_ns = kv_now_ns(server->env);
     if (server->svc != NULL) {
         kv_svc_begin_stop(server->svc);
     }
@@ -210,7 +224,7 @@ KV_RC serve_stop(struct server *server, bool ready)
         enum kv_err stopped = kv_svc_stop(server->svc);
         rc = rc == KV_OK ? stopped : rc;
     }
-    kv_private_cluster_stop(server->cluster);
+    kv_private_cluster_stop(server->cluster, database_wait_ms(server, begun_ns));
     serve_leave_places(server);
     return rc;
 }

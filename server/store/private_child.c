@@ -166,11 +166,19 @@ KV_RC kv_private_run(const struct kv_private_user *user, const struct kv_private
 {
     pid_t pid = 0;
     KV_TRY(kv_private_spawn(user, program, info, &pid));
-    int status = wait_status(pid, timeout_ms);
+    uint64_t end = now_ms() + timeout_ms;
+    int status = poll_child(pid);
+    bool cancelled = false;
+    while (status == -1 && now_ms() < end && !cancelled) {
+        kv_private_pause();
+        cancelled = program->cancelled != NULL && program->cancelled();
+        status = poll_child(pid);
+    }
     if (status == -1) {
         kill(pid, SIGKILL);
         waitpid(pid, &status, 0);
-        return kv_fail(info, KV_E_TIMEOUT, "%s did not end in %u ms", program->argv[0], timeout_ms);
+        return cancelled ? kv_fail(info, KV_E_SHUTTING_DOWN, "asked to end while %s ran", program->argv[0])
+                         : kv_fail(info, KV_E_TIMEOUT, "%s did not end in %u ms", program->argv[0], timeout_ms);
     }
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
         return kv_fail(info, KV_E_IO, "%s failed (status %d)", program->argv[0], status);

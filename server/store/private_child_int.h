@@ -22,11 +22,13 @@ struct kv_private_program {
     const char *const *argv; /* argv[0] is the absolute path; NULL at the end */
     const char *log;         /* stdout and stderr are appended there; NULL: to nowhere */
     bool bound;              /* SIGINT to it when the calling thread ends */
+    bool (*cancelled)(void); /* NULL: never. Asked while its end is waited for; it is killed then */
 };
 /* Starts it with an environment of its own, no inherited descriptors, default signals, its own session. */
 KV_RC kv_private_spawn(const struct kv_private_user *user, const struct kv_private_program *program,
                        struct kv_errinfo *info, pid_t *ret_pid);
-/* Runs it to its end, at most `timeout_ms`. KV_E_IO unless it exits with 0, KV_E_TIMEOUT (then it is killed). */
+/* Runs it to its end, at most `timeout_ms`. KV_E_IO unless it exits with 0; KV_E_TIMEOUT or KV_E_SHUTTING_DOWN
+ * when it was killed because the time was over or the wait was cancelled. */
 KV_RC kv_private_run(const struct kv_private_user *user, const struct kv_private_program *program, uint32_t timeout_ms,
                      struct kv_errinfo *info);
 /* Waits for the child's end; false when the time is over. */

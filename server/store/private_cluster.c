@@ -31,7 +31,9 @@
 
 #define OLD_POSTGRES_MS 10000
 #define INITDB_MS 120000
-#define STOP_MS 10000u
+#define HARDER_MS 2000u
+#define AGAIN_MS 500 /* doubled for each failure in a row */
+#define AGAIN_DOUBLINGS 4u
 #define LOG_BYTES_MAX (1024 * 1024)
 #define URL_FORMAT "host=%s port=5432 user=kvrun dbname=postgres connect_timeout=2"
 #define CLUSTER_BYTES (UINT64_C(56) << 20) /* a new one, and its first WAL segment */
@@ -88,8 +90,15 @@ static KV_RC remove_pid_file_of_zombie(struct kv_private_cluster *cluster, pid_t
     }
     const char *const argv[] = {"/bin/rm", "-f", "--", kv_private_sub(cluster->base, "data/postmaster.pid", file),
                                 NULL};
-    struct kv_private_program program = {.argv = argv};
+    struct kv_private_program program = {.argv = argv, .cancelled = cluster->cancelled};
     return kv_private_run(&cluster->user, &program, OLD_POSTGRES_MS, info);
+}
+
+static KV_RC check_wanted(const struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    return cluster->cancelled != NULL && cluster->cancelled()
+               ? kv_fail(info, KV_E_SHUTTING_DOWN, "asked to end while the database started")
+               : KV_OK;
 }
 
 /* We hold the lock, so a PostgreSQL that still runs belongs to a server that was killed, and is on its way out. */
@@ -98,6 +107,7 @@ static KV_RC wait_for_old(struct kv_private_cluster *cluster, struct kv_errinfo 
     uint64_t deadline_ns = kv_now_ns(cluster->env) + (uint64_t)OLD_POSTGRES_MS * KV_MS_NS;
     pid_t pid = postmaster_pid(cluster);
     while (pid != 0 && !is_dead(postgres_state(pid))) {
+        KV_TRY(check_wanted(cluster, info));
         if (kv_now_ns(cluster->env) >= deadline_ns) {
             return kv_fail(info, KV_E_INVALID_STATE,
                            "a PostgreSQL of an earlier server still runs (process %d): stop it", (int)pid);
@@ -120,7 +130,7 @@ static KV_RC find_programs(struct kv_private_cluster *cluster, const char *given
 static KV_RC remove_half_made(struct kv_private_cluster *cluster, const char *fresh, struct kv_errinfo *info)
 {
     const char *const argv[] = {"/bin/rm", "-rf", "--", fresh, NULL};
-    struct kv_private_program program = {.argv = argv};
+    struct kv_private_program program = {.argv = argv, .cancelled = cluster->cancelled};
     return kv_private_run(&cluster->user, &program, INITDB_MS, info);
 }
 
@@ -160,9 +170,14 @@ static KV_RC init_cluster(struct kv_private_cluster *cluster, struct kv_errinfo 
                                 "--no-instructions",
                                 cluster->throwaway ? "--no-sync" : NULL,
                                 NULL};
-    struct kv_private_program program = {
-        .argv = argv, .log = kv_private_sub(cluster->base, "postgres.log", log), .bound = true};
+    struct kv_private_program program = {.argv = argv,
+                                         .log = kv_private_sub(cluster->base, "postgres.log", log),
+                                         .bound = true,
+                                         .cancelled = cluster->cancelled};
     enum kv_err rc = kv_private_run(&cluster->user, &program, INITDB_MS, info);
+    if (rc == KV_E_SHUTTING_DOWN) {
+        return rc;
+    }
     if (rc != KV_OK) {
         kv_log(KV_LOG_ERROR, "store", "initdb_failed", KV_FT("log", log),
                KV_FT("text", info == NULL ? "" : info->text));
@@ -225,24 +240,36 @@ static KV_RC spawn_postgres(struct kv_private_cluster *cluster, struct kv_errinf
 }
 
 /* An answer alone proves nothing: it could be another PostgreSQL's. The pid file must name our child, and it must live.
- */
+ * KV_E_BUSY: not yet. */
+static KV_RC is_ready(struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    if (kv_private_ended(cluster->pid)) {
+        cluster->pid = 0;
+        kv_log(KV_LOG_ERROR, "store", "private_cluster_ended", KV_FT("folder", cluster->base));
+        return kv_fail(info, KV_E_DB_UNAVAILABLE, "PostgreSQL ended while it started; %.110s/postgres.log says why",
+                       cluster->base);
+    }
+    return postmaster_pid(cluster) == cluster->pid && PQping(cluster->url) == PQPING_OK ? KV_OK : KV_E_BUSY;
+}
+
+static KV_RC fail_late(const struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    return kv_fail(info, KV_E_TIMEOUT, "PostgreSQL did not answer in %u ms; %.110s/postgres.log says why",
+                   cluster->start_ms, cluster->base);
+}
+
 static KV_RC wait_until_ready(struct kv_private_cluster *cluster, struct kv_errinfo *info)
 {
     uint64_t deadline_ns = kv_now_ns(cluster->env) + (uint64_t)cluster->start_ms * KV_MS_NS;
     while (kv_now_ns(cluster->env) < deadline_ns) {
-        if (kv_private_ended(cluster->pid)) {
-            cluster->pid = 0;
-            kv_log(KV_LOG_ERROR, "store", "private_cluster_ended", KV_FT("folder", cluster->base));
-            return kv_fail(info, KV_E_DB_UNAVAILABLE, "PostgreSQL ended while it started; %.110s/postgres.log says why",
-                           cluster->base);
+        enum kv_err rc = is_ready(cluster, info);
+        if (rc != KV_E_BUSY) {
+            return rc;
         }
-        if (postmaster_pid(cluster) == cluster->pid && PQping(cluster->url) == PQPING_OK) {
-            return KV_OK;
-        }
+        KV_TRY(check_wanted(cluster, info));
         kv_private_pause();
     }
-    return kv_fail(info, KV_E_TIMEOUT, "PostgreSQL did not answer in %u ms; %.110s/postgres.log says why",
-                   cluster->start_ms, cluster->base);
+    return fail_late(cluster, info);
 }
 
 static KV_RC start(struct kv_private_cluster *cluster, const char *bin_folder, struct kv_errinfo *info)
@@ -300,12 +327,13 @@ KV_RC kv_private_cluster_start(const struct kv_private_cluster_conf *conf, struc
     }
     cluster->env = conf->env;
     cluster->throwaway = conf->throwaway;
+    cluster->cancelled = conf->cancelled;
     cluster->start_ms = conf->start_ms != 0 ? conf->start_ms : 30000;
     cluster->lock_fd = -1;
     memcpy(cluster->folder, folder, strlen(folder) + 1);
     enum kv_err rc = start(cluster, conf->bin_folder, info);
     if (rc != KV_OK) {
-        kv_private_cluster_stop(cluster);
+        kv_private_cluster_stop(cluster, rc == KV_E_SHUTTING_DOWN ? HARDER_MS : KV_PRIVATE_STOP_MS);
         return rc;
     }
     kv_log(KV_LOG_INFO, "store", "private_cluster_started", KV_FI("pid", cluster->pid), KV_FT("folder", cluster->base));
@@ -331,34 +359,52 @@ bool kv_private_cluster_alive(struct kv_private_cluster *cluster)
     return cluster->pid != 0;
 }
 
-KV_RC kv_private_cluster_revive(struct kv_private_cluster *cluster, struct kv_errinfo *info)
+/* It is not waited for: whoever tends a server has signals to read. */
+static KV_RC start_again(struct kv_private_cluster *cluster, uint64_t now_ns, struct kv_errinfo *info)
 {
-    if (kv_private_cluster_alive(cluster)) {
-        return KV_OK;
-    }
-    KV_TRY(wait_for_old(cluster, info)); /* its own children may outlive a killed postmaster for a moment */
+    uint64_t pause_ns = (uint64_t)AGAIN_MS
+                        << (cluster->failures < AGAIN_DOUBLINGS ? cluster->failures : AGAIN_DOUBLINGS);
+    cluster->again_ns = now_ns + pause_ns * KV_MS_NS;
+    cluster->failures++; /* until it answers */
     KV_TRY(spawn_postgres(cluster, info));
-    return wait_until_ready(cluster, info);
+    cluster->answer_by_ns = now_ns + (uint64_t)cluster->start_ms * KV_MS_NS;
+    return KV_E_BUSY;
 }
 
-static void end_child(struct kv_private_cluster *cluster)
+KV_RC kv_private_cluster_tend(struct kv_private_cluster *cluster, struct kv_errinfo *info)
+{
+    uint64_t now_ns = kv_now_ns(cluster->env);
+    if (cluster->answer_by_ns == 0) {
+        bool fine = kv_private_cluster_alive(cluster) || now_ns < cluster->again_ns;
+        return fine ? KV_E_BUSY : start_again(cluster, now_ns, info);
+    }
+    enum kv_err rc = is_ready(cluster, info);
+    if (rc == KV_E_BUSY && now_ns >= cluster->answer_by_ns) {
+        rc = fail_late(cluster, info); /* it lives, and is not hurried by starting another */
+    }
+    cluster->answer_by_ns = rc == KV_E_BUSY ? cluster->answer_by_ns : 0;
+    cluster->failures = rc == KV_OK ? 0 : cluster->failures;
+    return rc;
+}
+
+static void end_child(struct kv_private_cluster *cluster, uint32_t wait_ms)
 {
     /* Fast, immediate, none: each loses less than the next, and all are safe for what was committed. */
     const int signals[] = {SIGINT, SIGQUIT, SIGKILL};
     for (size_t i = 0; i < 3 && cluster->pid != 0; i++) {
         kill(cluster->pid, signals[i]);
-        if (kv_private_wait(cluster->pid, i == 0 ? STOP_MS : STOP_MS / 2)) {
+        if (kv_private_wait(cluster->pid, i == 0 ? wait_ms : HARDER_MS)) {
             cluster->pid = 0;
         }
     }
 }
 
-void kv_private_cluster_stop(struct kv_private_cluster *cluster)
+void kv_private_cluster_stop(struct kv_private_cluster *cluster, uint32_t wait_ms)
 {
     if (cluster == NULL) {
         return;
     }
-    end_child(cluster);
+    end_child(cluster, wait_ms);
     if (cluster->socket[0] != '\0') {
         kv_private_socket_clear(cluster->socket);
     }

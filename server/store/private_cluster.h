@@ -17,10 +17,11 @@ struct kv_private_cluster;
 struct kv_private_cluster_conf {
     const char *folder; /* the cluster lies in <folder>/postgres; when the database user cannot get there, in a state
                            folder that the log names and <folder>/postgres.path remembers */
-    const char *bin_folder; /* NULL: pg_config --bindir, else the newest /usr/lib/postgresql/N/bin */
-    uint32_t start_ms;      /* longest wait for readiness after initdb; 0: 30,000 */
-    bool existing;          /* KV_E_NOT_FOUND instead of making one */
-    bool throwaway;         /* no fsync at all: for tests, where a crash of the machine may lose it */
+    const char *bin_folder;  /* NULL: pg_config --bindir, else the newest /usr/lib/postgresql/N/bin */
+    uint32_t start_ms;       /* longest wait for readiness after initdb; 0: 30,000 */
+    bool existing;           /* KV_E_NOT_FOUND instead of making one */
+    bool (*cancelled)(void); /* NULL: never. Asked while the start waits: KV_E_SHUTTING_DOWN */
+    bool throwaway;          /* no fsync at all: for tests, where a crash of the machine may lose it */
     const struct kv_env *env;
 };
 
@@ -36,10 +37,14 @@ KV_RC kv_private_cluster_running(const char *folder, char *ret_url, size_t size)
 const char *kv_private_cluster_url(const struct kv_private_cluster *cluster);
 pid_t kv_private_cluster_pid(const struct kv_private_cluster *cluster);
 bool kv_private_cluster_alive(struct kv_private_cluster *cluster); /* false: the child has ended */
-/* The child has ended by itself: starts it again in the same place and under the same url, so that connections heal.
- * KV_OK when it lives. The errors of start. Thread: the one that called start. */
-KV_RC kv_private_cluster_revive(struct kv_private_cluster *cluster, struct kv_errinfo *info);
-/* Asks it to end (fast), then harder, waits at most about 20 s, removes the socket folder, frees. NULL is fine. */
-void kv_private_cluster_stop(struct kv_private_cluster *cluster);
+#define KV_PRIVATE_STOP_MS 10000u                                  /* for an orderly end where nothing hurries */
+/* To be called now and then: an ended child is started again in the same place and under the same url, so that
+ * connections heal. Waits for nothing that takes longer than two seconds, and tries less often the longer it fails.
+ * KV_E_BUSY: nothing to tell. KV_OK: it has come back just now; else why it has not, with the errors of start, and it
+ * goes on trying. Thread: the one that called start. */
+KV_RC kv_private_cluster_tend(struct kv_private_cluster *cluster, struct kv_errinfo *info);
+/* Asks it to end, and ends it when it has not in `wait_ms`; takes at most about four seconds longer. What was committed
+ * survives either way. Removes the socket folder, frees. NULL is fine. */
+void kv_private_cluster_stop(struct kv_private_cluster *cluster, uint32_t wait_ms);
 
 #endif

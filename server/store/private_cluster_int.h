@@ -16,6 +16,10 @@ struct kv_private_cluster {
     struct kv_private_user user;
     bool throwaway;
     uint32_t start_ms;
+    uint64_t answer_by_ns; /* a child that was started again has to answer until then; 0: there is none */
+    uint64_t again_ns;     /* not before is one started */
+    uint32_t failures;     /* in a row */
+    bool (*cancelled)(void);
     int lock_fd;
     pid_t pid; /* 0: no child */
     char folder[KV_PRIVATE_FOLDER_SIZE], base[KV_PRIVATE_PATH_SIZE], bin[KV_PRIVATE_PATH_SIZE];

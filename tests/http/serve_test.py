@@ -260,6 +260,56 @@ class End(unittest.TestCase):
         process.stderr.close()
 
 
+class Dev(unittest.TestCase):
+    def start(self, folder):
+        """kvrun dev, ready, and what it printed until then."""
+        out, log = open(os.path.join(folder, "out"), "w+b"), open(os.path.join(folder, "log"), "w+b")
+        self.addCleanup(out.close)
+        self.addCleanup(log.close)
+        process = subprocess.Popen([rig.options.kvrun, "dev", "--http.listen=127.0.0.1:0", "--http.admin_listen=127.0.0.1:0",
+                                    "--tiers.nvme.bytes=64MiB", "--tiers.dram.bytes=64MiB"], cwd=folder,
+                                   stdin=subprocess.DEVNULL, stdout=out, stderr=log)
+
+        def end():
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+
+        self.addCleanup(end)
+
+        def read(file):
+            return pathlib.Path(folder, file).read_text(encoding="utf-8")
+
+        rig.wait_for("dev to be ready", lambda: process.poll() is not None or "operator key: " in read("out"), 90)
+        self.assertIsNone(process.poll(), read("log"))
+        started = [json.loads(line) for line in read("log").splitlines() if '"private_cluster_started"' in line]
+        return process, read("out"), started[0]
+
+    def folder(self):
+        folder = tempfile.mkdtemp(prefix="kvd.")
+        os.chmod(folder, 0o711)
+        self.addCleanup(lambda: subprocess.run(["rm", "-rf", folder], check=False))
+        return folder
+
+    def test_a_start_says_what_it_is_at(self):
+        folder = self.folder()
+        for first in ("creating the database, the first time only", "starting the database"):
+            process, out, _ = self.start(folder)
+            told = [line for line in out.splitlines() if line.startswith("kvrun dev: ")]
+            self.assertEqual(told, [f"kvrun dev: {first} ...", "kvrun dev: bringing the schema up to date, opening keys and tiers ..."])
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(60), 0)
+
+    def test_a_signal_ends_it_when_database_and_folder_are_gone(self):
+        folder = self.folder()
+        process, _, started = self.start(folder)
+        os.kill(started["pid"], signal.SIGKILL)
+        subprocess.run(["rm", "-rf", started["folder"], os.path.join(folder, "kvrun-dev")], check=True)
+        rig.wait_for("its notice", lambda: '"database-revived"' in pathlib.Path(folder, "log").read_text(encoding="utf-8"), 60)
+        process.send_signal(signal.SIGTERM)
+        self.assertEqual(process.wait(25), 0, "the usual grace is 25 s")
+
+
 class Database(unittest.TestCase):
     def test_without_one_it_says_what_to_do_and_exits_2(self):
         port = postgres.free_port()

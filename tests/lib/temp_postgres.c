@@ -26,7 +26,7 @@ static void stop(void)
     if (getpid() != owner) {
         return;
     }
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     cluster = NULL;
     if (folder[0] != '\0') {
         char command[400];

@@ -665,7 +665,7 @@ Test(pg, stopped_database_is_unavailable_and_heals_soon_after_its_start)
     cr_assert(eq(int, sscanf(kv_private_cluster_url(cluster), "host=%79s", target), 1));
     cr_assert(eq(int, symlink(target, link_path), 0));
     struct kv_pg *pg = temp_postgres_connect(url, "test");
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 
     struct kv_errinfo info = {0};
     cr_assert(eq(int, kv_pg_ping(pg, &info), KV_E_DB_UNAVAILABLE));
@@ -692,7 +692,7 @@ Test(pg, stopped_database_is_unavailable_and_heals_soon_after_its_start)
     cr_assert(eq(int, rc, KV_OK));
     cr_assert(lt(u64, ms_between(&start, &end), 2500));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     remove_folder();
 }
 
@@ -723,6 +723,6 @@ Test(pg, server_that_stops_answering_is_a_lost_connection_not_a_hang)
     }
     cr_assert(eq(int, rc, KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     remove_folder();
 }

@@ -81,7 +81,7 @@ Test(private_cluster, keeps_its_data_over_a_stop_and_leaves_no_socket)
     kv_pg_close(pg);
     cr_assert(kv_private_cluster_alive(cluster));
     pid_t pid = kv_private_cluster_pid(cluster);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     cr_assert(eq(int, kill(pid, 0), -1));
     cr_assert(ne(int, stat(sockets, &st), 0));
     cr_assert(not(exists("postgres/data/postmaster.pid")));
@@ -90,7 +90,7 @@ Test(private_cluster, keeps_its_data_over_a_stop_and_leaves_no_socket)
     pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
     cr_assert(eq(int, temp_postgres_run(pg, "select * from public.kept"), KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, listens_on_no_port_and_syncs_when_it_is_for_keeps)
@@ -107,7 +107,7 @@ Test(private_cluster, listens_on_no_port_and_syncs_when_it_is_for_keeps)
                                        " assert current_setting('server_encoding') = 'UTF8'; end $$"),
                  KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, second_server_on_the_same_folder_is_refused_at_once)
@@ -130,7 +130,7 @@ Test(private_cluster, second_server_on_the_same_folder_is_refused_at_once)
     cr_assert(kv_private_cluster_alive(first));
     struct kv_pg *pg = temp_postgres_connect(kv_private_cluster_url(first), "test");
     kv_pg_close(pg);
-    kv_private_cluster_stop(first);
+    kv_private_cluster_stop(first, KV_PRIVATE_STOP_MS);
 }
 
 /* A server in a process of its own, which is killed once it has said that it is ready. */
@@ -206,7 +206,7 @@ Test(private_cluster, killed_server_takes_postgres_along_and_the_next_start_reco
     pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
     cr_assert(eq(int, temp_postgres_run(pg, "select * from public.kept"), KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, killed_postgres_that_nobody_reaps_does_not_stop_the_next_start)
@@ -227,7 +227,7 @@ Test(private_cluster, killed_postgres_that_nobody_reaps_does_not_stop_the_next_s
     cr_assert(exists("postgres/data/postmaster.pid"));
     struct kv_private_cluster *cluster = NULL;
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     waitpid(postgres, NULL, 0);
 }
 
@@ -237,17 +237,18 @@ Test(private_cluster, postgres_that_was_killed_itself_is_noticed_and_revived_und
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
     struct kv_pg *pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
     pid_t first = kv_private_cluster_pid(cluster);
-    cr_assert(eq(int, kv_private_cluster_revive(cluster, &info), KV_OK));
+    cr_assert(eq(int, kv_private_cluster_tend(cluster, &info), KV_E_BUSY));
     cr_assert(eq(int, kv_private_cluster_pid(cluster), first));
     kill(first, SIGKILL);
     for (int i = 0; i < 250 && kv_private_cluster_alive(cluster); i++) {
         kv_private_pause();
     }
     cr_assert(not(kv_private_cluster_alive(cluster)));
-    /* The killed one's children may hold its memory a moment longer; then it is asked again, as the server does. */
-    enum kv_err rc = KV_E_DB_UNAVAILABLE;
-    for (int i = 0; i < 50 && rc == KV_E_DB_UNAVAILABLE; i++) {
-        rc = kv_private_cluster_revive(cluster, &info);
+    /* The killed one's children may hold its memory a moment longer; then it is tried again, as the server does. */
+    enum kv_err rc = KV_E_BUSY;
+    for (int i = 0; i < 1500 && rc != KV_OK; i++) {
+        kv_private_pause();
+        rc = kv_private_cluster_tend(cluster, &info);
     }
     cr_assert(eq(int, rc, KV_OK), "%s", info.text);
     for (int i = 0; i < 250 && kv_pg_ping(pg, &info) != KV_OK; i++) {
@@ -255,7 +256,97 @@ Test(private_cluster, postgres_that_was_killed_itself_is_noticed_and_revived_und
     }
     cr_assert(kv_pg_connected(pg));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+}
+
+static uint64_t seconds_since(const struct timespec *begun)
+{
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)(now.tv_sec - begun->tv_sec);
+}
+
+/* Its tender has signals to read: once it waited half a minute here. */
+Test(private_cluster, one_that_comes_back_and_does_not_answer_is_not_waited_for)
+{
+    char bin[KV_PRIVATE_PATH_SIZE], ours[96], command[2 * KV_PRIVATE_PATH_SIZE + 256];
+    cr_assert(eq(int, kv_private_find_bin(NULL, 0, &info, bin), KV_OK));
+    snprintf(ours, sizeof ours, "%s/bin", folder);
+    snprintf(command, sizeof command, "mkdir %s && ln -s %s/postgres %s/initdb %s", ours, bin, bin, ours);
+    cr_assert(eq(int, system(command), 0));
+    struct kv_private_cluster *cluster = NULL;
+    struct kv_private_cluster_conf conf = {
+        .folder = folder, .bin_folder = ours, .throwaway = true, .env = &kv_env_system};
+    cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_OK), "%s", info.text);
+    snprintf(command, sizeof command,
+             "rm %s/postgres && printf '#!/bin/sh\nexec sleep 100\n' >%s/postgres && chmod 755 %s/postgres", ours, ours,
+             ours);
+    cr_assert(eq(int, system(command), 0));
+    kill(kv_private_cluster_pid(cluster), SIGKILL);
+    for (int i = 0; i < 250 && kv_private_cluster_alive(cluster); i++) {
+        kv_private_pause();
+    }
+    struct timespec begun;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    for (int i = 0; i < 10; i++) {
+        cr_assert(eq(int, kv_private_cluster_tend(cluster, &info), KV_E_BUSY));
+    }
+    cr_assert(kv_private_cluster_pid(cluster) > 0);
+    cr_assert(lt(u64, seconds_since(&begun), 10));
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+}
+
+Test(private_cluster, one_that_does_not_obey_is_ended_in_time)
+{
+    struct kv_private_cluster *cluster = NULL;
+    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
+    pid_t pid = kv_private_cluster_pid(cluster);
+    kill(pid, SIGSTOP);
+    struct timespec begun;
+    clock_gettime(CLOCK_MONOTONIC, &begun);
+    kv_private_cluster_stop(cluster, 100);
+    cr_assert(lt(u64, seconds_since(&begun), 10)); /* 2.1 s where nobody else runs */
+    cr_assert(eq(int, kill(pid, 0), -1));
+    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+}
+
+static bool wanted_no_more(void)
+{
+    return true;
+}
+
+Test(private_cluster, start_that_is_called_off_leaves_nothing_that_runs_or_is_half_made)
+{
+    struct kv_private_cluster *cluster = NULL;
+    struct kv_private_cluster_conf conf = {
+        .folder = folder, .throwaway = true, .cancelled = wanted_no_more, .env = &kv_env_system};
+    cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_E_SHUTTING_DOWN), "%s", info.text);
+    cr_assert(not(exists("postgres/data")));
+    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+    cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_E_SHUTTING_DOWN), "%s", info.text);
+    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+}
+
+Test(private_cluster, one_that_has_to_exist_is_not_made_and_one_that_runs_is_found)
+{
+    char url[256] = "";
+    struct kv_private_cluster *cluster = NULL;
+    struct kv_private_cluster_conf conf = {
+        .folder = folder, .existing = true, .throwaway = true, .env = &kv_env_system};
+    cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_E_NOT_FOUND));
+    cr_assert(not(exists("postgres")));
+    cr_assert(not(exists("postgres.lock")));
+    cr_assert(eq(int, kv_private_cluster_running(folder, url, sizeof url), KV_E_NOT_FOUND));
+    cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
+    cr_assert(eq(int, kv_private_cluster_running(folder, url, sizeof url), KV_OK));
+    cr_assert(eq(str, url, (char *)(uintptr_t)kv_private_cluster_url(cluster)));
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
+    cr_assert(eq(int, kv_private_cluster_running(folder, url, sizeof url), KV_E_NOT_FOUND));
+    cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_OK), "%s", info.text);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, initdb_that_was_cut_off_is_begun_anew)
@@ -268,14 +359,14 @@ Test(private_cluster, initdb_that_was_cut_off_is_begun_anew)
     run_shell("rm %s/postgres/data.new/global/pg_control");
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
     cr_assert(not(exists("postgres/data.new")));
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, broken_cluster_is_an_error_with_a_text)
 {
     struct kv_private_cluster *cluster = NULL;
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     run_shell("rm %s/postgres/data/global/pg_control");
     cr_assert(eq(int, start(&cluster), KV_E_DB_UNAVAILABLE));
     cr_assert(ne(ptr, strstr(info.text, "postgres.log"), NULL), "%s", info.text);
@@ -293,7 +384,7 @@ Test(private_cluster, folder_of_somebody_else_is_not_used)
     cr_assert(eq(int, start(&cluster), KV_E_FOREIGN_FILE));
     cr_assert(eq(int, unlink(path), 0));
     cr_assert(eq(int, start(&cluster), KV_OK), "%s", info.text);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, data_folder_closed_to_the_database_user_gets_a_state_folder)
@@ -307,7 +398,7 @@ Test(private_cluster, data_folder_closed_to_the_database_user_gets_a_state_folde
     struct kv_pg *pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
     cr_assert(eq(int, temp_postgres_run(pg, "create table public.kept (x integer)"), KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     cr_assert(exists("postgres.path"));
     cr_assert(not(exists("postgres")));
     /* The same one the next time. */
@@ -315,7 +406,7 @@ Test(private_cluster, data_folder_closed_to_the_database_user_gets_a_state_folde
     pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
     cr_assert(eq(int, temp_postgres_run(pg, "select * from public.kept"), KV_OK));
     kv_pg_close(pg);
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
     /* Gone: said, not silently begun anew. */
     run_shell("rm -rf \"$(cat %s/postgres.path)\"");
     cr_assert(eq(int, start(&cluster), KV_E_INVALID_STATE));
@@ -333,7 +424,7 @@ Test(private_cluster, long_data_path_does_not_make_a_long_socket_path)
     char sockets[96];
     socket_of(cluster, sockets);
     cr_assert(lt(sz, strlen(sockets), 80));
-    kv_private_cluster_stop(cluster);
+    kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, missing_folder_and_missing_programs_are_errors)
@@ -345,7 +436,7 @@ Test(private_cluster, missing_folder_and_missing_programs_are_errors)
     cr_assert(eq(int, kv_private_cluster_start(&conf, &info, &cluster), KV_E_UNSUPPORTED));
     char bin[KV_PRIVATE_PATH_SIZE];
     cr_assert(eq(int, kv_private_find_bin(NULL, 7, &info, bin), KV_E_UNSUPPORTED));
-    kv_private_cluster_stop(NULL);
+    kv_private_cluster_stop(NULL, KV_PRIVATE_STOP_MS);
 }
 
 Test(private_cluster, works_without_being_root)
@@ -364,7 +455,7 @@ Test(private_cluster, works_without_being_root)
         }
         struct kv_pg *pg = temp_postgres_connect(kv_private_cluster_url(cluster), "test");
         kv_pg_close(pg);
-        kv_private_cluster_stop(cluster);
+        kv_private_cluster_stop(cluster, KV_PRIVATE_STOP_MS);
         _exit(0);
     }
     int status = -1;
