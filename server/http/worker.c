@@ -1,6 +1,7 @@
 /* See worker.h. Must never run a handler for a caller that the route table does not name. */
 #include "server/http/worker.h"
 
+#include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "server/http/count.h"
 #include "server/http/manners.h"
@@ -83,7 +84,7 @@ static KV_RC authorise(struct kv_call *call, struct kv_req *req)
         kv_svc_count_role_refused();
         rc = kv_fail(&call->info, KV_E_FORBIDDEN, "this key's roles do not include one that may call this route");
     }
-    if (rc == KV_OK && (req->route->flags & KV_ROUTE_TENANT) != 0 && (call->who.roles & KV_ROLE_OPERATOR) != 0) {
+    if (rc == KV_OK && (req->route->flags & KV_ROUTE_TENANT) != 0 && kv_id_is_zero(&call->who.tenant)) {
         rc = kv_fail(&call->info, KV_E_FORBIDDEN,
                      "this route needs a tenant's key; make one with POST /v1/tenants/{id}/api-keys");
     }
