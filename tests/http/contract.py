@@ -14,6 +14,30 @@ try:
 except ImportError:
     yaml = None
 
+
+def load(text):
+    """YAML in which a key that stands twice in one mapping is an error: the library would take the last and say nothing."""
+    class Loader(getattr(yaml, "CSafeLoader", yaml.SafeLoader)):
+        pass
+
+    def mapping(loader, node):
+        names = [loader.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {str(name) for name in names if names.count(name) > 1}
+        if twice:
+            raise ValueError(f"line {node.start_mark.line + 1}: {', '.join(sorted(twice))} stands there twice")
+        return loader.construct_mapping(node, deep=True)
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    return yaml.load(text, Loader)
+
+
+def deprecations(text):
+    """{(method, pattern): (since, sunset)} of the table in server/http/headers.c, in seconds since 1970."""
+    rows = re.search(r"kv_deprecations\[\] = \{(.*?)\};", text, re.S).group(1)
+    return {(method, pattern): (int(since), int(sunset)) for method, pattern, since, sunset
+            in re.findall(r'\{"([A-Z]+)",\s*"([^"]+)",\s*UINT64_C\((\d+)\),\s*(?:UINT64_C\()?(\d+)', rows)}
+
+
 PROBLEM_MEMBERS = {"type", "title", "status", "detail", "instance", "code", "request_id", "retryable"}
 
 
@@ -48,7 +72,7 @@ class Contract:
         if yaml is None:
             print("PyYAML or jsonschema is missing: only problem documents are checked", file=sys.stderr)
             return
-        self.document = yaml.safe_load((Path(source) / "api/openapi.yaml").read_text())
+        self.document = load((Path(source) / "api/openapi.yaml").read_text())
         self.validators = {}
         self.paths = [(re.compile("^" + re.sub(r"\\\{\w+\\\}", "[a-z0-9_]+", re.escape(path)) + "$"), item)
                       for path, item in self.document["paths"].items()]

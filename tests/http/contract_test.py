@@ -1,4 +1,5 @@
 """api/openapi.yaml against the route table, the limits and itself. Needs no server."""
+import datetime
 import re
 import sys
 import unittest
@@ -40,6 +41,27 @@ class TheContract(unittest.TestCase):
             self.assertEqual(operation.get("security") == [], table[key].public, key)
         public = sum(row.public for row in table.values())
         print(f"{len(table)} routes = {len(described)} operations; roles agree on {len(table) - public}, {public} are public", file=sys.stderr)
+
+    def test_a_key_that_stands_twice_is_found(self):
+        with self.assertRaisesRegex(ValueError, "line 2: b stands there twice"):
+            contract.load("a:\n  {b: 1, c: 2, b: 3}\n")
+        self.assertEqual(contract.load("a: {b: 1}\nc: {b: 1}\n"), {"a": {"b": 1}, "c": {"b": 1}}, "the control")
+        text = Path(rig.options.source, "api/openapi.yaml").read_text()
+        with self.assertRaisesRegex(ValueError, "livez stands there twice"):
+            contract.load(text.replace("\n  /readyz:", "\n  /livez:", 1))
+
+    def test_what_will_go_is_told_by_contract_and_answers_alike(self):
+        """`deprecated: true` with `x-deprecated-at` and `x-sunset` is a row of the server's table, and the other way round."""
+        sample = '= {\n{"GET", "/v1/old/{}", UINT64_C(1767225600), UINT64_C(1798761600), "x"}, {"PUT", "/v1/b", UINT64_C(5), 0, "x"}};'
+        self.assertEqual(contract.deprecations("kv_deprecations[] " + sample),
+                         {("GET", "/v1/old/{}"): (1767225600, 1798761600), ("PUT", "/v1/b"): (5, 0)}, "the control")
+
+        def seconds(text):
+            return int(datetime.datetime.fromisoformat(text.replace("Z", "+00:00")).timestamp()) if text else 0
+
+        told = {(method, re.sub(r"\{\w+\}", "{}", path)): (seconds(op.get("x-deprecated-at")), seconds(op.get("x-sunset")))
+                for method, path, op in self.operations() if op.get("deprecated")}
+        self.assertEqual(told, contract.deprecations(Path(rig.options.source, "server/http/headers.c").read_text()))
 
     def test_every_reference_leads_somewhere(self):
         for path, node in nodes(self.document):
@@ -105,6 +127,8 @@ class TheContract(unittest.TestCase):
         status = dict(re.findall(r"^KV_ERROR\((\w+),\s*(\d+)", registry, re.M))
         problem = self.document["components"]["schemas"]["Problem"]["properties"]["code"]["enum"]
         self.assertEqual(problem, [name.lower() for name in status])
+        rows = re.findall(r"^KV_PROBLEM\((\w+),", Path(rig.options.source, "server/http/problem_text.def").read_text(), re.M)
+        self.assertEqual(sorted(rows), sorted(status), "each code has one text at /problems")
 
 
 if contract.yaml is None:
