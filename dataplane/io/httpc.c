@@ -58,6 +58,15 @@ KV_RC kv_httpc_trust(struct kv_httpc *client, const char *ca_file, struct kv_err
     return KV_OK;
 }
 
+KV_RC kv_httpc_identify(struct kv_httpc *client, const char *cert_file, const char *key_file, struct kv_errinfo *info)
+{
+    if (curl_easy_setopt(client->curl, CURLOPT_SSLCERT, cert_file) != CURLE_OK ||
+        curl_easy_setopt(client->curl, CURLOPT_SSLKEY, key_file == NULL ? cert_file : key_file) != CURLE_OK) {
+        return kv_fail(info, KV_E_CONFIG, "the certificate for this client cannot be used");
+    }
+    return KV_OK;
+}
+
 struct taking {
     CURL *curl;
     const struct kv_httpc_request *request;
@@ -163,13 +172,24 @@ static void set_up(CURL *curl, const struct kv_httpc_request *request, struct ta
 static bool is_about_trust(CURLcode code)
 {
     return code == CURLE_PEER_FAILED_VERIFICATION || code == CURLE_SSL_CACERT_BADFILE ||
-           code == CURLE_SSL_CONNECT_ERROR || code == CURLE_SSL_ISSUER_ERROR;
+           code == CURLE_SSL_CONNECT_ERROR || code == CURLE_SSL_ISSUER_ERROR || code == CURLE_SSL_CERTPROBLEM;
+}
+
+/* The library's words say which check failed. They may quote names out of a certificate, so what is not plain text is
+ * replaced. */
+static KV_RC fail_with(CURLcode code, char *why, struct kv_errinfo *info)
+{
+    for (char *p = why; *p != '\0'; p++) {
+        *p = *p >= 0x20 && *p < 0x7f ? *p : '?';
+    }
+    return kv_fail(info, is_about_trust(code) ? KV_E_UNAUTHENTICATED : KV_E_IO, "no answer from the server: %.150s",
+                   why[0] != '\0' ? why : curl_easy_strerror(code));
 }
 
 KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *request, struct kv_errinfo *info,
                   int *ret_status, struct kv_buf *ret_body)
 {
-    char url[8192];
+    char url[8192], why[CURL_ERROR_SIZE] = "";
     CURL *curl = client->curl;
     struct taking taking = {.curl = curl, .request = request, .body = ret_body};
     if (snprintf(url, sizeof url, "%s%s", client->base, request->path) >= (int)sizeof url) {
@@ -179,11 +199,12 @@ KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *reques
     curl_easy_setopt(curl, CURLOPT_URL, url);
     curl_easy_setopt(curl, CURLOPT_HTTPHEADER, headers);
     set_up(curl, request, &taking);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, why);
     CURLcode code = curl_easy_perform(curl);
+    curl_easy_setopt(curl, CURLOPT_ERRORBUFFER, NULL); /* it ends with this function */
     curl_slist_free_all(headers);
     if (code != CURLE_OK && !taking.ended) {
-        return kv_fail(info, is_about_trust(code) ? KV_E_UNAUTHENTICATED : KV_E_IO, "no answer from the server: %s",
-                       curl_easy_strerror(code));
+        return fail_with(code, why, info);
     }
     long status = 0;
     curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);

@@ -31,8 +31,12 @@ KV_RC kv_httpc_new(const char *address, struct kv_errinfo *info, struct kv_httpc
 void kv_httpc_free(struct kv_httpc *client);
 /* Trust the authorities of this PEM file and no others, for https. */
 KV_RC kv_httpc_trust(struct kv_httpc *client, const char *ca_file, struct kv_errinfo *info);
+/* Show this certificate (PEM, with what leads to its authority) to a server that asks for one, for https. The key may
+ * be in the same file: NULL. */
+KV_RC kv_httpc_identify(struct kv_httpc *client, const char *cert_file, const char *key_file, struct kv_errinfo *info);
 /* KV_OK whatever the status is; KV_E_IO when there was no answer, KV_E_UNAUTHENTICATED when the server is not who it
- * should be (its TLS certificate). The body is put into `ret_body` (initialised by the caller). */
+ * should be (its TLS certificate), or the files of kv_httpc_identify cannot be used. The body is put into `ret_body`
+ * (initialised by the caller). */
 KV_RC kv_httpc_do(struct kv_httpc *client, const struct kv_httpc_request *request, struct kv_errinfo *info,
                   int *ret_status, struct kv_buf *ret_body);
 

@@ -125,7 +125,8 @@ static const char *setting(const struct cli *cli, const char *flag, const char *
 int cli_connect(struct cli *cli)
 {
     struct kv_errinfo info = {0};
-    const char *address = setting(cli, "addr", "KVRUN_ADDR"), *authorities = setting(cli, "ca-file", "KVRUN_CA_FILE");
+    const char *address = setting(cli, "addr", "KVRUN_ADDR"), *authorities = setting(cli, "ca-file", "KVRUN_CA_FILE"),
+               *cert = setting(cli, "cert-file", "KVRUN_CERT_FILE");
     if (cli->http != NULL) {
         return CLI_OK;
     }
@@ -136,6 +137,9 @@ int cli_connect(struct cli *cli)
     enum kv_err rc = kv_httpc_new(address == NULL ? ADDRESS : address, &info, &cli->http);
     if (rc == KV_OK && authorities != NULL) {
         rc = kv_httpc_trust(cli->http, authorities, &info);
+    }
+    if (rc == KV_OK && cert != NULL) {
+        rc = kv_httpc_identify(cli->http, cert, setting(cli, "key-file", "KVRUN_KEY_FILE"), &info);
     }
     if (rc != KV_OK) {
         fprintf(stderr, "kvrun: %s\n", info.text[0] == '\0' ? kv_err_title(rc) : info.text);

@@ -68,7 +68,8 @@ static void bash_values(struct kv_buf *out)
     }
     kv_buf_text(out,
                 "    -o|--output) COMPREPLY=($(compgen -W \"table wide json jsonl id\" -- \"$current\")); return ;;\n"
-                "    --token-file|--ca-file|--config|--secret-file|--file) COMPREPLY=($(compgen -f -- \"$current\")); "
+                "    --token-file|--ca-file|--cert-file|--key-file|--config|--secret-file|--file) COMPREPLY=($(compgen "
+                "-f -- \"$current\")); "
                 "return ;;\n    --keys) COMPREPLY=($(compgen -d -- \"$current\")); return ;;\n    esac\n");
 }
 

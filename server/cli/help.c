@@ -275,7 +275,8 @@ int cli_man(struct cli *cli)
         roff_flag(&out, &cli_global_flags[i]);
     }
     kv_buf_text(&out,
-                ".SH ENVIRONMENT\nKVRUN_ADDR, KVRUN_TOKEN, KVRUN_TOKEN_FILE, KVRUN_CA_FILE, KVRUN_TENANT, "
+                ".SH ENVIRONMENT\nKVRUN_ADDR, KVRUN_TOKEN, KVRUN_TOKEN_FILE, KVRUN_CA_FILE, KVRUN_CERT_FILE, "
+                "KVRUN_KEY_FILE, KVRUN_TENANT, "
                 "NO_COLOR; KVRUN_CONFIG and one variable\nfor each configuration key (kvrun config docs).\n.SH EXIT "
                 "STATUS\n");
     for (int code = 0; cli_exit_text(code) != NULL; code++) {

@@ -31,13 +31,13 @@ class Papers:
         self.run("req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key",
                  "-out", f"{name}.pem", "-subj", f"/CN={name}", "-days", "2")
 
-    def certificate(self, name, authority, purpose="serverAuth"):
+    def certificate(self, name, authority, purpose="serverAuth", names="IP:127.0.0.1,DNS:localhost", days="2"):
         self.run("req", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes", "-keyout", f"{name}.key",
                  "-out", f"{name}.csr", "-subj", f"/CN={name}")
         pathlib.Path(self.path("ext")).write_text(
-            f"subjectAltName=IP:127.0.0.1,DNS:localhost\nextendedKeyUsage={purpose}\n")
+            f"subjectAltName={names}\nextendedKeyUsage={purpose}\n")
         self.run("x509", "-req", "-in", f"{name}.csr", "-CA", f"{authority}.pem", "-CAkey", f"{authority}.key",
-                 "-CAcreateserial", "-out", f"{name}.pem", "-days", "2", "-extfile", "ext")
+                 "-CAcreateserial", "-out", f"{name}.pem", "-days", days, "-extfile", "ext")
         os.chmod(self.path(f"{name}.key"), 0o600)
 
     def install(self, name):
@@ -68,6 +68,8 @@ def setUpModule():
     papers.certificate("second", "ca")
     papers.certificate("client", "ca", "clientAuth")
     papers.certificate("forged", "stranger", "clientAuth")
+    papers.certificate("elsewhere", "ca", names="DNS:kvrun.example")
+    papers.certificate("over", "ca", days="-1")
     papers.install("first")
 
 
@@ -160,6 +162,64 @@ class Tls(TlsSuite):
             papers.install("first")
 
 
+def command(server, *words, address=None, **environment):
+    """kvrun as a client of the server's TLS listener: its exit code and what it said."""
+    inherited = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN")}
+    done = subprocess.run([rig.options.kvrun, *words], capture_output=True, text=True, timeout=60, check=False, cwd=papers.folder,
+                          env={**inherited, "KVRUN_ADDR": address or f"https://127.0.0.1:{server.port}",
+                               "KVRUN_TOKEN": server.operator, "KVRUN_CA_FILE": papers.path("ca.pem"), **environment})
+    assert server.operator not in done.stdout + done.stderr
+    return done.returncode, done.stdout if done.returncode == 0 else done.stderr
+
+
+class CommandLine(TlsSuite):
+    """The command line trusts whom it is told to trust, and sends its key to nobody else."""
+
+    def install(self, name):
+        papers.install(name)
+        self.server.process.send_signal(signal.SIGHUP)
+        with open(papers.path(f"{name}.pem"), encoding="ascii") as file:
+            wanted = ssl.PEM_cert_to_DER_cert(file.read())
+
+        def shown():
+            context = ssl.create_default_context()
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            with socket.create_connection(("127.0.0.1", self.server.port), timeout=20) as plain:
+                with context.wrap_socket(plain) as wrapped:
+                    return wrapped.getpeercert(True) == wanted
+
+        rig.wait_for(f"the certificate {name}", shown)
+
+    def requests(self):
+        return sum('"event":"request"' in line for line in self.server.log)
+
+    def test_a_server_with_the_right_certificate_is_answered_by(self):
+        self.install("first")
+        for address in (None, f"https://localhost:{self.server.port}"):
+            code, out = command(self.server, "status", "-o", "json", address=address)
+            self.assertEqual(code, 0, out)
+        code, out = command(self.server, "status", "--ca-file", papers.path("ca.pem"), KVRUN_CA_FILE="")
+        self.assertEqual(code, 0, out)
+
+    def test_one_that_is_not_who_it_should_be_gets_no_key(self):
+        for installed, how, says in (("first", {"KVRUN_CA_FILE": papers.path("stranger.pem")}, "certificate"),
+                                     ("first", {"KVRUN_CA_FILE": ""}, "certificate"),
+                                     ("first", {"KVRUN_CA_FILE": papers.path("none.pem")}, "certificate"),
+                                     ("first", {"KVRUN_CA_FILE": papers.path("first.key")}, "certificate"),
+                                     ("elsewhere", {}, "match"), ("over", {}, "expired")):
+            self.install(installed)
+            before = self.requests()
+            code, said = command(self.server, "status", **how)
+            self.assertEqual(code, 4, f"{installed} {how}: {said}")
+            self.assertIn(says, said)
+            self.assertEqual(self.requests(), before, "nothing was asked")
+        self.install("first")
+
+    def test_who_speaks_without_encryption_is_not_answered(self):
+        self.install("first")
+        self.assertNotEqual(command(self.server, "status", address=f"http://127.0.0.1:{self.server.port}")[0], 0)
+
+
 class OnlyNew(TlsSuite):
     more = ("--http.tls.min=1.3",)
 
@@ -181,6 +241,23 @@ class ClientCertificates(TlsSuite):
             self.assertEqual(status, 401, client)
             self.assertIn(b"certificate", body)
         self.assertEqual(self.get("/v1/status", client="client")[0], 200, "the control")
+
+    def test_the_command_line_shows_one(self):
+        def ask(cert, key=None, **environment):
+            words = ["--cert-file", papers.path(cert)] + (["--key-file", papers.path(key)] if key else [])
+            return command(self.server, "status", *words, **environment)
+
+        self.assertEqual(ask("client.pem", "client.key")[0], 0)
+        both = pathlib.Path(papers.path("client.pem")).read_text() + pathlib.Path(papers.path("client.key")).read_text()
+        pathlib.Path(papers.path("both.pem")).write_text(both)
+        self.assertEqual(ask("both.pem")[0], 0)
+        self.assertEqual(command(self.server, "status", KVRUN_CERT_FILE=papers.path("client.pem"),
+                                 KVRUN_KEY_FILE=papers.path("client.key"))[0], 0)
+        self.assertEqual(command(self.server, "status")[0], 4, "none")
+        for cert, key in (("forged.pem", "forged.key"), ("second.pem", "second.key"),  # another authority's, a server's
+                          ("client.pem", "second.key"), ("client.pem", None), ("none.pem", "client.key")):  # no pair
+            code, said = ask(cert, key)
+            self.assertEqual(code, 4, f"{cert} {key}: {said}")
 
 
 class Addresses(unittest.TestCase):
