@@ -2,6 +2,7 @@
  * kvrun: one binary, server and command line. The table of commands is in server/cli; here is what it cannot reach.
  */
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/heap.h"
 #include "server/bench/bench.h"
 #include "server/cli/cli.h"
 #include "server/demo.h"
@@ -128,6 +129,11 @@ static const struct kv_cli_hook hooks[] = {
 
 int main(int argc, char **argv)
 {
+    /* Before anything that could make OpenSSL allocate. */
+    if (kv_crypto_heap_init() != KV_OK) {
+        fprintf(stderr, "kvrun: no memory can be set aside for keys (64 MiB of address space)\n");
+        return 1;
+    }
     given.argc = argc;
     given.argv = copy_argv(argc, argv);
     int code = given.argv == NULL ? 1 : kv_cli_main(argc, argv, environ, hooks);

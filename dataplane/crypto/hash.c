@@ -4,6 +4,7 @@
  */
 #include "dataplane/crypto/hash.h"
 #include "dataplane/crypto/hash_int.h"
+#include "dataplane/crypto/heap_int.h"
 #include "dataplane/crypto/selftest.h"
 
 #include <openssl/core_names.h>
@@ -16,7 +17,7 @@
 enum kv_err kv_crypto_failed(void)
 {
     ERR_clear_error();
-    return KV_E_CRYPTO;
+    return kv_heap_refused() ? KV_E_NO_MEMORY : KV_E_CRYPTO;
 }
 
 KV_RC kv_sha256(struct kv_bytes data, uint8_t ret_hash[32])
@@ -84,6 +85,7 @@ KV_RC kv_hmac_raw(const char *digest, struct kv_bytes key, const struct kv_bytes
                 EVP_MAC_final(ctx, ret_mac, &written, mac_len) == 1 && written == mac_len;
     EVP_MAC_CTX_free(ctx);
     EVP_MAC_free(mac);
+    kv_forget();
     return done ? KV_OK : kv_crypto_failed();
 }
 

@@ -70,6 +70,7 @@ static KV_RC derive(const struct kv_hkdf *hkdf, const struct hkdf_input *input, 
     bool done = ctx != NULL && hkdf_run(ctx, input, ret_okm, len);
     EVP_KDF_CTX_free(ctx);
     EVP_KDF_free(fetched);
+    kv_forget();
     return done ? KV_OK : kv_crypto_failed();
 }
 

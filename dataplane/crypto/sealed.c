@@ -167,6 +167,7 @@ static KV_RC seal_into(struct kv_sealer *sealer, const struct seal_request *requ
         /* Nobody shall take a header without its tags for a block. */
         kv_wipe(target, header_bytes + (size_t)length);
     }
+    kv_forget();
     return rc;
 }
 
@@ -291,10 +292,13 @@ KV_RC kv_sealed_open(struct kv_sealer *sealer, const struct kv_secret *key, cons
     }
     const struct open_request request = {
         .form = KV_FORM_PAGED, .key = key, .context = context, .source = KV_BYTES(source, source_len)};
-    KV_TRY(open_into(sealer, &request, staging));
-    scatter(staging, target, target_count);
-    kv_wipe(staging, (size_t)context->plaintext_length);
-    return KV_OK;
+    enum kv_err rc = open_into(sealer, &request, staging);
+    if (rc == KV_OK) {
+        scatter(staging, target, target_count);
+        kv_wipe(staging, (size_t)context->plaintext_length);
+    }
+    kv_forget();
+    return rc;
 }
 
 KV_RC kv_sealed_open_flat(struct kv_sealer *sealer, const struct kv_secret *key,
@@ -305,7 +309,9 @@ KV_RC kv_sealed_open_flat(struct kv_sealer *sealer, const struct kv_secret *key,
         return KV_E_INVALID_REQUEST;
     }
     const struct open_request request = {.form = KV_FORM_COMPACT, .key = key, .context = context, .source = source};
-    return open_into(sealer, &request, target);
+    enum kv_err rc = open_into(sealer, &request, target);
+    kv_forget();
+    return rc;
 }
 
 KV_RC kv_sealed_check(const struct kv_secret *key, const struct kv_sealed_context *context, struct kv_bytes header)

@@ -1,23 +1,16 @@
 /*
- * The arena of key material and locked memory for plaintext on its way. Slots have one size, so that a freed slot is
- * wiped and reused whole. The bookkeeping lies outside the arena: it holds no secret, and it survives in a forked
- * child, whose arena is wiped. Never write a secret anywhere else, and never hand out a slot that was not wiped.
+ * The arena of key material. Slots have one size, so that a freed slot is wiped and reused whole. The bookkeeping lies
+ * outside the arena: it holds no secret, and it survives in a forked child, whose arena is wiped. Never write a secret
+ * anywhere else, and never hand out a slot that was not wiped.
  */
-#include "dataplane/crypto/secret.h"
 #include "dataplane/base/check.h"
-#include "dataplane/base/fault.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/pages_int.h"
 
 #include <openssl/crypto.h>
 #include <pthread.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#ifndef SYS_memfd_secret
-#define SYS_memfd_secret 447
-#endif
+#include <sys/random.h>
 
 enum {
     SLOT_DATA_BYTES = 64, /* KV_MAX_SECRET_BYTES, which is no constant expression in C17; compared at start */
@@ -28,7 +21,7 @@ struct kv_secret {
     uint8_t data[SLOT_DATA_BYTES];
     uint32_t len;
     uint32_t generation;
-    uint64_t reserved;
+    uint64_t canary; /* overwritten by who writes past the data, which stops the program when the secret is freed */
 };
 
 #define SLOT_NONE UINT32_MAX
@@ -36,35 +29,18 @@ struct kv_secret {
 
 static struct {
     pthread_mutex_t lock;
-    uint8_t *mapping; /* guard page, slots, guard page */
-    size_t mapping_bytes;
-    struct kv_secret *slots;
+    struct kv_secret *slots; /* between guard pages */
+    size_t bytes;
     uint32_t *next_free; /* by slot: the next free one, or SLOT_LIVE */
     uint32_t *generations;
     uint32_t first_free;
     uint32_t count;
     size_t used;
-    bool locked;
-    bool shared; /* memfd_secret: a shared mapping, see child_after_fork */
+    struct kv_pages_kind kind;
+    uint64_t canary;
     bool fork_handlers;
+    bool forked; /* what the parent left here is zeroes, canaries too */
 } arena = {.lock = PTHREAD_MUTEX_INITIALIZER, .first_free = SLOT_NONE};
-
-static size_t page_bytes(void)
-{
-    return (size_t)sysconf(_SC_PAGESIZE);
-}
-
-/* False when the sum overflows. */
-static bool round_to_pages(size_t bytes, size_t *ret_bytes)
-{
-    size_t page = page_bytes();
-    size_t sum;
-    if (!kv_add_size(bytes, page - 1, &sum)) {
-        return false;
-    }
-    *ret_bytes = sum / page * page;
-    return true;
-}
 
 void kv_wipe(void *memory, size_t len)
 {
@@ -93,11 +69,10 @@ static void unlock_after_fork(void)
  * without fork(3) finds no memory there. */
 static void child_after_fork(void)
 {
-    if (arena.mapping != NULL && arena.shared) {
-        void *zeroes = mmap(arena.slots, arena.mapping_bytes - 2 * page_bytes(), PROT_READ | PROT_WRITE,
-                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        KV_ASSERT(zeroes == (void *)arena.slots);
+    if (arena.slots != NULL && arena.kind.shared) {
+        kv_pages_after_fork((uint8_t *)arena.slots, arena.bytes);
     }
+    arena.forked = true;
     pthread_mutex_unlock(&arena.lock);
 }
 
@@ -108,58 +83,16 @@ __attribute__((constructor)) static void watch_forks(void)
     arena.fork_handlers = pthread_atfork(lock_before_fork, unlock_after_fork, child_after_fork) == 0;
 }
 
-/* Puts secret memory over the inner pages of a reservation. */
-static bool map_secretmem(uint8_t *inner, size_t bytes)
-{
-    long fd = KV_FAULT("crypto/secretmem") ? -1 : syscall(SYS_memfd_secret, 0);
-    if (fd < 0) {
-        return false;
-    }
-    bool mapped = ftruncate((int)fd, (off_t)bytes) == 0 &&
-                  mmap(inner, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, (int)fd, 0) != MAP_FAILED;
-    close((int)fd);
-    if (!mapped) {
-        return false;
-    }
-    if (madvise(inner, bytes, MADV_DONTFORK) == 0) {
-        return true;
-    }
-    /* A child would share the keys: give the pages back for the other kind. */
-    void *again = mmap(inner, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    KV_ASSERT(again == (void *)inner);
-    return false;
-}
-
-static bool map_anonymous(uint8_t *inner, size_t bytes, bool *ret_locked)
-{
-    void *memory = mmap(inner, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-    if (memory == MAP_FAILED || madvise(inner, bytes, MADV_DONTDUMP) != 0 ||
-        madvise(inner, bytes, MADV_WIPEONFORK) != 0) {
-        return false;
-    }
-    *ret_locked = !KV_FAULT("crypto/mlock") && mlock(inner, bytes) == 0;
-    return true;
-}
-
 static KV_RC arena_map(size_t bytes)
 {
-    size_t total;
-    if (!kv_add_size(bytes, 2 * page_bytes(), &total)) {
-        return KV_E_NO_MEMORY;
+    uint8_t *inner = NULL;
+    KV_TRY(kv_pages_reserve(bytes, &inner));
+    enum kv_err rc = kv_pages_fill(inner, bytes, true, &arena.kind);
+    if (rc != KV_OK) {
+        kv_pages_release(inner, bytes);
+        return rc;
     }
-    uint8_t *mapping = mmap(NULL, total, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (mapping == MAP_FAILED) {
-        return KV_E_NO_MEMORY;
-    }
-    uint8_t *inner = mapping + page_bytes();
-    arena.shared = map_secretmem(inner, bytes);
-    arena.locked = arena.shared;
-    if (!arena.shared && !map_anonymous(inner, bytes, &arena.locked)) {
-        munmap(mapping, total);
-        return KV_E_NO_MEMORY;
-    }
-    arena.mapping = mapping;
-    arena.mapping_bytes = total;
+    arena.bytes = bytes;
     arena.slots = (struct kv_secret *)(void *)inner;
     return KV_OK;
 }
@@ -177,15 +110,18 @@ static KV_RC arena_init_locked(size_t bytes)
 {
     KV_ASSERT(KV_MAX_SECRET_BYTES == SLOT_DATA_BYTES);
     size_t rounded;
-    if (arena.mapping != NULL) {
+    if (arena.slots != NULL) {
         return KV_E_INVALID_STATE;
     }
-    if (bytes == 0 || !round_to_pages(bytes, &rounded) || rounded / sizeof(struct kv_secret) >= SLOT_LIVE) {
+    if (bytes == 0 || !kv_round_to_pages(bytes, &rounded) || rounded / sizeof(struct kv_secret) >= SLOT_LIVE) {
         return KV_E_INVALID_REQUEST;
     }
     size_t count = rounded / sizeof(struct kv_secret);
     if (!arena.fork_handlers) {
         return KV_E_NO_MEMORY;
+    }
+    if (getrandom(&arena.canary, sizeof arena.canary, 0) != (ssize_t)sizeof arena.canary) {
+        return KV_E_CRYPTO;
     }
     uint32_t *next_free = kv_alloc_array(count, sizeof *next_free);
     uint32_t *generations = kv_alloc_array(count, sizeof *generations);
@@ -212,19 +148,18 @@ KV_RC kv_secret_arena_init(size_t bytes)
 void kv_secret_arena_done(void)
 {
     pthread_mutex_lock(&arena.lock);
-    if (arena.mapping != NULL) {
-        kv_wipe(arena.slots, arena.mapping_bytes - 2 * page_bytes());
-        munmap(arena.mapping, arena.mapping_bytes);
+    if (arena.slots != NULL) {
+        kv_wipe(arena.slots, arena.bytes);
+        kv_pages_release((uint8_t *)arena.slots, arena.bytes);
         kv_free(arena.next_free);
         kv_free(arena.generations);
-        arena.mapping = NULL;
         arena.slots = NULL;
         arena.next_free = NULL;
         arena.generations = NULL;
         arena.first_free = SLOT_NONE;
         arena.count = 0;
         arena.used = 0;
-        arena.locked = false;
+        arena.kind = (struct kv_pages_kind){0};
     }
     pthread_mutex_unlock(&arena.lock);
 }
@@ -232,7 +167,7 @@ void kv_secret_arena_done(void)
 bool kv_secret_arena_locked(void)
 {
     pthread_mutex_lock(&arena.lock);
-    bool locked = arena.locked;
+    bool locked = arena.kind.locked;
     pthread_mutex_unlock(&arena.lock);
     return locked;
 }
@@ -240,7 +175,7 @@ bool kv_secret_arena_locked(void)
 size_t kv_secret_arena_capacity(void)
 {
     pthread_mutex_lock(&arena.lock);
-    enum kv_err rc = arena.mapping != NULL ? KV_OK : arena_init_locked(DEFAULT_ARENA_BYTES);
+    enum kv_err rc = arena.slots != NULL ? KV_OK : arena_init_locked(DEFAULT_ARENA_BYTES);
     size_t count = rc == KV_OK ? arena.count : 0;
     pthread_mutex_unlock(&arena.lock);
     return count;
@@ -254,9 +189,14 @@ size_t kv_secret_arena_used(void)
     return used;
 }
 
+size_t kv_secret_slot_bytes(void)
+{
+    return sizeof(struct kv_secret);
+}
+
 static KV_RC slot_take_locked(size_t len, struct kv_secret **ret_secret)
 {
-    if (arena.mapping == NULL) {
+    if (arena.slots == NULL) {
         KV_TRY(arena_init_locked(DEFAULT_ARENA_BYTES));
     }
     uint32_t index = arena.first_free;
@@ -271,6 +211,7 @@ static KV_RC slot_take_locked(size_t len, struct kv_secret **ret_secret)
     kv_wipe(secret, sizeof *secret);
     secret->len = (uint32_t)len;
     secret->generation = ++arena.generations[index];
+    secret->canary = arena.canary ^ index;
     *ret_secret = secret;
     return KV_OK;
 }
@@ -317,16 +258,18 @@ void kv_secret_free(struct kv_secret *secret)
         return;
     }
     pthread_mutex_lock(&arena.lock);
-    KV_ASSERT(arena.mapping != NULL);
+    KV_ASSERT(arena.slots != NULL);
     KV_ASSERT(secret >= arena.slots && secret < arena.slots + arena.count);
     KV_ASSERT(((uintptr_t)secret - (uintptr_t)arena.slots) % sizeof *secret == 0);
     uint32_t index = (uint32_t)(secret - arena.slots);
     KV_ASSERT(arena.next_free[index] == SLOT_LIVE);
+    KV_ASSERT(secret->canary == (arena.canary ^ index) || (arena.forked && secret->canary == 0));
     kv_wipe(secret, sizeof *secret);
     arena.next_free[index] = arena.first_free;
     arena.first_free = index;
     arena.used--;
     pthread_mutex_unlock(&arena.lock);
+    kv_forget();
 }
 
 void kv_secret_freep(struct kv_secret **secret)
@@ -348,35 +291,4 @@ uint8_t *kv_secret_data_mutable(struct kv_secret *secret)
 size_t kv_secret_len(const struct kv_secret *secret)
 {
     return secret->len;
-}
-
-KV_RC kv_locked_alloc(size_t bytes, void **ret_memory)
-{
-    size_t rounded;
-    if (bytes == 0 || !round_to_pages(bytes, &rounded)) {
-        return KV_E_INVALID_REQUEST;
-    }
-    void *memory = mmap(NULL, rounded, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) {
-        return KV_E_NO_MEMORY;
-    }
-    if (madvise(memory, rounded, MADV_DONTDUMP) != 0 || madvise(memory, rounded, MADV_WIPEONFORK) != 0) {
-        munmap(memory, rounded);
-        return KV_E_NO_MEMORY;
-    }
-    int locked = mlock(memory, rounded);
-    (void)locked; /* best effort: RLIMIT_MEMLOCK may be small, and then this works all the same */
-    *ret_memory = memory;
-    return KV_OK;
-}
-
-void kv_locked_free(void *memory, size_t bytes)
-{
-    size_t rounded;
-    if (memory == NULL) {
-        return;
-    }
-    KV_ASSERT(bytes > 0 && round_to_pages(bytes, &rounded));
-    kv_wipe(memory, rounded);
-    munmap(memory, rounded);
 }

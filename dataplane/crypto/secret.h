@@ -3,7 +3,8 @@
  * forked child. A secret never leaves it except through the functions of dataplane/crypto. No log field, no text form.
  * memfd_secret(2) where the kernel has it, else mmap and mlock; where locking is refused the arena still works and
  * kv_secret_arena_locked() says so.
- * Rule zero: the arena is process state, not passed in, because OpenSSL's allocator hooks will need it too.
+ * Rule zero: the arena is process state, not passed in; so is OpenSSL's heap beside it (heap.h), whose hooks take no
+ * context.
  */
 #ifndef KV_CRYPTO_SECRET_H
 #define KV_CRYPTO_SECRET_H
@@ -18,6 +19,7 @@ void kv_secret_arena_done(void); /* wipes everything */
 bool kv_secret_arena_locked(void);
 size_t kv_secret_arena_capacity(void); /* secrets that fit; makes the arena when there is none yet; 0: it cannot */
 size_t kv_secret_arena_used(void);     /* secrets alive; a test's leak check */
+size_t kv_secret_slot_bytes(void);     /* what one takes of it */
 
 /* Owned by the caller. KV_E_NO_MEMORY when the arena is full. Thread: any. */
 KV_RC kv_secret_new(size_t len, struct kv_secret **ret_secret); /* zeroed */
@@ -31,11 +33,17 @@ const uint8_t *kv_secret_data(const struct kv_secret *secret);
 uint8_t *kv_secret_data_mutable(struct kv_secret *secret);
 size_t kv_secret_len(const struct kv_secret *secret);
 
-/* Memory for plaintext on its way (staging): whole pages, locked where possible, not dumped, wiped when freed. */
+/* Memory for plaintext on its way and for key schedules of ours: whole pages between guard pages, locked where
+ * possible, not dumped, wiped when freed. KV_E_NO_MEMORY past KV_MAX_PLAINTEXT_BYTES of them. */
 KV_RC kv_locked_alloc(size_t bytes, void **ret_memory);
 void kv_locked_free(void *memory, size_t bytes);
+size_t kv_locked_used(void); /* bytes */
 
 void kv_wipe(void *memory, size_t len); /* not removed by the optimiser */
+/* Wipes what finished calls left of keys and blocks on this thread's stack and in its vector registers; under half a
+ * microsecond. Whoever frees a secret or locked memory has done so, and each call of this folder that computes with a
+ * key. */
+void kv_forget(void);
 bool kv_equal_constant_time(const void *a, const void *b, size_t len);
 
 #endif

@@ -28,6 +28,7 @@ static KV_RC fill_public(struct kv_sign_key *key)
     size_t len = sizeof key->public_key;
     bool done = pkey != NULL && EVP_PKEY_get_raw_public_key(pkey, key->public_key, &len) == 1;
     EVP_PKEY_free(pkey);
+    kv_forget();
     return done ? KV_OK : kv_crypto_failed();
 }
 
@@ -86,6 +87,7 @@ KV_RC kv_sign(const struct kv_sign_key *key, struct kv_bytes message, uint8_t re
                 len == SIGNATURE_BYTES;
     EVP_MD_CTX_free(ctx);
     EVP_PKEY_free(pkey);
+    kv_forget();
     return done ? KV_OK : kv_crypto_failed();
 }
 

@@ -6,6 +6,8 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/metric.h"
 #include "dataplane/base/metric_top.h"
+#include "dataplane/crypto/heap.h"
+#include "dataplane/crypto/secret.h"
 #include "policies/policy.h"
 #include "server/store/store_census.h"
 
@@ -21,6 +23,9 @@ static const char *const auth_failures[SVC_AUTH_FAILURES] = {
     [SVC_AUTH_REVOKED] = "revoked", [SVC_AUTH_EXPIRED] = "expired",     [SVC_AUTH_ADDRESS] = "address",
     [SVC_AUTH_ROLE] = "role"};
 static const char *const engine_kinds[] = {"other", "vllm", "sglang", "llamacpp"};
+/* Keys; OpenSSL's heap; blocks and nodes that are open. */
+enum { SECRET_PARTS = 3 };
+static const char *const secret_parts[SECRET_PARTS] = {"keys", "openssl", "plaintext"};
 static const char *const once_outcomes[SVC_ONCE_OUTCOMES] = {"replay", "conflict", "mismatch"};
 
 /* Stages of an erasure: from the state before to the state that ends it. */
@@ -67,6 +72,7 @@ static struct {
     struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
     struct kv_metric *lease, *bugs, *peers, *engines, *pools, *expiries[COUNT_OF(engine_kinds)], *open_sessions;
+    struct kv_metric *secret_used[SECRET_PARTS], *secret_limit[SECRET_PARTS], *openssl_locked, *openssl_refusals;
     struct kv_metric *auth[SVC_AUTH_FAILURES], *once[SVC_ONCE_OUTCOMES];
     _Atomic(struct kv_metric *) decisions[KV_POLICY_ACTIONS][KV_POLICY_REASONS + 1]; /* 0: allowed */
     struct kv_metric *lookups, *lookup_tokens, *hit_tokens[2], *saved_tokens;
@@ -89,10 +95,25 @@ static void refresh_journal(const struct kv_svc *svc)
     metrics.refused_seen = journal.refused;
 }
 
+static void refresh_secrets(void)
+{
+    struct kv_crypto_heap_stats heap;
+    kv_crypto_heap_stats(&heap);
+    kv_metric_set(metrics.secret_used[0], (double)(kv_secret_arena_used() * kv_secret_slot_bytes()));
+    kv_metric_set(metrics.secret_limit[0], (double)(kv_secret_arena_capacity() * kv_secret_slot_bytes()));
+    kv_metric_set(metrics.secret_used[1], (double)heap.used_bytes);
+    kv_metric_set(metrics.secret_limit[1], (double)KV_MAX_CRYPTO_HEAP_BYTES);
+    kv_metric_set(metrics.secret_used[2], (double)kv_locked_used());
+    kv_metric_set(metrics.secret_limit[2], (double)KV_MAX_PLAINTEXT_BYTES);
+    kv_metric_set(metrics.openssl_locked, heap.filled_bytes == 0 || heap.locked_bytes == heap.filled_bytes ? 1 : 0);
+    kv_metric_set_total(metrics.openssl_refusals, (double)heap.refusals);
+}
+
 static void refresh(void *ctx)
 {
     struct kv_svc *svc = ctx;
     refresh_journal(svc);
+    refresh_secrets();
     kv_metric_set(metrics.lease, kv_keyring_lease_valid(svc->keyring) ? 1 : 0);
     kv_metric_set(metrics.bugs, (double)kv_bug_count());
     kv_metric_set(metrics.peers, (double)kv_peer_count());
@@ -223,6 +244,20 @@ static void register_lookups(void)
         kv_metric_counter("kvrun_prefill_saved_tokens_total", "Tokens that were restored and need no prefill", NULL);
 }
 
+static void register_secrets(void)
+{
+    for (unsigned i = 0; i < SECRET_PARTS; i++) {
+        metrics.secret_used[i] =
+            gauge_of("kvrun_secret_memory_used_bytes", "Locked memory in use, by what for", "part", secret_parts[i]);
+        metrics.secret_limit[i] =
+            gauge_of("kvrun_secret_memory_limit_bytes", "And how much there may be", "part", secret_parts[i]);
+    }
+    metrics.openssl_locked =
+        kv_metric_gauge("kvrun_secret_memory_openssl_locked", "1 while all memory that OpenSSL got is locked", NULL);
+    metrics.openssl_refusals = kv_metric_total("kvrun_secret_memory_refusals_total",
+                                               "Allocations of OpenSSL that its limit did not let be", NULL);
+}
+
 static struct kv_metric *decisions(const char *action, bool allowed, const char *reason)
 {
     char labels[128];
@@ -253,6 +288,7 @@ static void register_all(void)
     register_access();
     register_lookups();
     register_decisions();
+    register_secrets();
     metrics.lease = kv_metric_gauge("kvrun_lease_valid", "1 while this instance may use keys", NULL);
     metrics.bugs = gauge_of("kvrun_should_never_happen", contained, "whose", "ours");
     metrics.peers = gauge_of("kvrun_should_never_happen", contained, "whose", "peers");

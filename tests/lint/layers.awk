@@ -19,7 +19,7 @@ BEGIN {
     may["server/bench"] = "server/child server/cli policies dataplane/base api"
     may["server/config"] = "dataplane/crypto dataplane/base api"
     # The files of server/ itself wire the storeys together: main, serve, demo.
-    may["server"] = "server/bench server/child server/cli server/http server/service server/store server/config dataplane/base api"
+    may["server"] = "server/bench server/child server/cli server/http server/service server/store server/config dataplane/crypto dataplane/base api"
     may["server/cli"] = "policies audit dataplane/io server/config dataplane/crypto dataplane/base api"
 
     only["openssl/"] = "^dataplane/crypto/"

@@ -104,6 +104,27 @@ Test(secret, freeing_twice_stops_the_program)
     cr_assert(eq(int, in_child(free_again, secret), 1000 + SIGABRT));
 }
 
+/* In its own arena, since one that a child inherits is zeroes, canaries too. */
+static int write_past(const void *ctx)
+{
+    struct kv_secret *secret = NULL;
+    kv_secret_arena_done();
+    if (kv_secret_new(32, &secret) != KV_OK) {
+        return 2;
+    }
+    if (ctx != NULL) {
+        memset(kv_secret_data_mutable(secret), 0x11, 80);
+    }
+    kv_secret_free(secret);
+    return 0;
+}
+
+Test(secret, writing_past_a_secret_stops_the_program)
+{
+    cr_assert(eq(int, in_child(write_past, NULL), 0), "control");
+    cr_assert(eq(int, in_child(write_past, "past"), 1000 + SIGABRT));
+}
+
 static KV_RC random_fails(void *ctx, void *target, size_t len)
 {
     return KV_E_CRYPTO;
@@ -291,8 +312,27 @@ Test(secret, staging_memory_is_not_dumped_and_wiped_in_a_child)
     memset(memory, 0xee, 10000);
     cr_assert(eq(int, in_child(read_byte, memory), 0));
     cr_assert(eq(int, read_byte(memory), 2));
+    cr_assert(eq(int, in_child(read_byte, (uint8_t *)memory - 1), 1000 + SIGSEGV));
+    cr_assert(eq(int, in_child(read_byte, (uint8_t *)memory + 12288), 1000 + SIGSEGV));
+    cr_assert(eq(sz, kv_locked_used(), 12288));
     kv_locked_free(memory, 10000);
     kv_locked_free(NULL, 0);
+    cr_assert(eq(sz, kv_locked_used(), 0));
+}
+
+Test(secret, staging_memory_is_bounded)
+{
+    void *small = NULL, *large = NULL;
+    size_t most = (size_t)KV_MAX_PLAINTEXT_BYTES;
+    kv_fault_set("crypto/mlock=fail"); /* addresses only, where nothing is locked */
+    cr_assert(eq(int, kv_locked_alloc(most + 1, &large), KV_E_NO_MEMORY));
+    cr_assert(eq(int, kv_locked_alloc(most - 4096, &large), KV_OK));
+    cr_assert(eq(int, kv_locked_alloc(4097, &small), KV_E_NO_MEMORY));
+    cr_assert(eq(int, kv_locked_alloc(4096, &small), KV_OK));
+    kv_locked_free(small, 4096);
+    kv_locked_free(large, most - 4096);
+    cr_assert(eq(sz, kv_locked_used(), 0));
+    kv_fault_set(NULL);
 }
 
 Test(secret, comparison_sees_every_byte)
