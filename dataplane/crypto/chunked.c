@@ -4,6 +4,7 @@
  */
 #include "dataplane/base/check.h"
 #include "dataplane/crypto/sealed_int.h"
+#include "dataplane/crypto/tell.h"
 
 #include <string.h>
 
@@ -23,7 +24,9 @@ KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const ui
         return KV_E_LIMIT;
     }
     _Static_assert(sizeof *ret_keys == 76, "the three keys are one output without gaps");
-    return kv_hkdf_expand_sha512_with(hkdf, key, KV_BYTES(info, kv_writer_len(&writer)), ret_keys, sizeof *ret_keys);
+    KV_TRY(kv_hkdf_expand_sha512_with(hkdf, key, KV_BYTES(info, kv_writer_len(&writer)), ret_keys, sizeof *ret_keys));
+    KV_TELL_KEY("stream", key, KV_BYTES(ret_keys->aead_key, sizeof ret_keys->aead_key));
+    return KV_OK;
 }
 
 void kv_stream_nonce(const struct kv_stream_keys *keys, uint64_t index, uint8_t ret_nonce[KV_AEAD_NONCE_BYTES])
@@ -91,7 +94,7 @@ static KV_RC open_into_buf(struct kv_sealer *sealer, const struct kv_stream_keys
         kv_buf_append(ret_plaintext, memory, plan.plaintext_len);
         rc = kv_buf_check(ret_plaintext);
     }
-    kv_locked_free(memory, memory_len);
+    kv_locked_free(memory, memory_len); /* forgets, too */
     return rc;
 }
 

@@ -3,6 +3,7 @@
  * secret. It must never leave a plaintext behind on a path that failed.
  */
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/tell.h"
 #include "dataplane/keys/node_int.h"
 
 #include <string.h>
@@ -53,6 +54,13 @@ void node_drop_child(uint8_t *plain, unsigned child)
     kv_write_u64(&w, bitmap_of(plain) & ~(UINT64_C(1) << child));
 }
 
+static void tell(const struct node_seal *seal)
+{
+    KV_TELL_KEY(tree_is_top(seal->key) ? "root" : "node", KV_BYTES(seal->id->b, sizeof(seal->id->b)),
+                KV_BYTES(kv_secret_data(seal->secret), kv_secret_len(seal->secret)));
+    (void)seal; /* where nothing is told */
+}
+
 static struct kv_sealed_context context_of(const struct node_seal *seal)
 {
     struct kv_sealed_context context = {
@@ -74,6 +82,7 @@ KV_RC node_seal_row(const struct kv_env *env, struct kv_sealer *sealer, const st
     const struct kv_sealed_context context = context_of(seal);
     struct kv_buf sealed;
     kv_buf_init(&sealed, kv_sealed_compact_bytes(KV_NODE_PLAINTEXT_BYTES));
+    tell(seal);
     enum kv_err rc = kv_sealed_seal_flat(sealer, env, seal->secret, &context, plain, &sealed);
     if (rc == KV_OK) {
         rc = kv_buf_check(&sealed);
@@ -90,6 +99,7 @@ KV_RC node_seal_row(const struct kv_env *env, struct kv_sealer *sealer, const st
 KV_RC node_open(struct kv_sealer *sealer, const struct node_seal *seal, struct kv_bytes sealed, uint8_t *plain)
 {
     const struct kv_sealed_context context = context_of(seal);
+    tell(seal);
     enum kv_err rc = kv_sealed_open_flat(sealer, seal->secret, &context, sealed, plain, KV_NODE_PLAINTEXT_BYTES);
     if (rc != KV_OK) {
         kv_wipe(plain, KV_NODE_PLAINTEXT_BYTES);

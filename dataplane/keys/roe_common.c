@@ -4,6 +4,7 @@
  */
 #include "dataplane/crypto/hash.h"
 #include "dataplane/crypto/sealed.h"
+#include "dataplane/crypto/tell.h"
 #include "dataplane/keys/roe_int.h"
 
 #include <string.h>
@@ -78,6 +79,8 @@ KV_RC kv_roe_blob_seal(const struct kv_env *env, const struct kv_secret *wrappin
     KV_TRY(
         kv_sealer_new(KV_CIPHER_OPENSSL, &sealer)); /* The other backend costs more to set up than 32 bytes to seal. */
     struct kv_sealed_context context = blob_context(id);
+    KV_TELL_KEY("wrapping", KV_BYTES(id->b, sizeof(id->b)),
+                KV_BYTES(kv_secret_data(wrapping_key), kv_secret_len(wrapping_key)));
     enum kv_err rc = kv_sealed_seal_flat(sealer, env, wrapping_key, &context, kv_secret_data(root), ret_blob);
     kv_sealer_free(sealer);
     return rc;
@@ -90,6 +93,8 @@ KV_RC kv_roe_blob_open(const struct kv_secret *wrapping_key, const struct kv_id 
     KV_TRY(kv_sealer_new(KV_CIPHER_OPENSSL, &sealer));
     struct kv_secret *root = NULL;
     struct kv_sealed_context context = blob_context(id);
+    KV_TELL_KEY("wrapping", KV_BYTES(id->b, sizeof(id->b)),
+                KV_BYTES(kv_secret_data(wrapping_key), kv_secret_len(wrapping_key)));
     enum kv_err rc = kv_secret_new(32, &root);
     if (rc == KV_OK) {
         rc = kv_sealed_open_flat(sealer, wrapping_key, &context, blob, kv_secret_data_mutable(root), 32);

@@ -2,6 +2,7 @@
  * From a slot's secret to the keys of one scope. Every derivation has its own label; nothing here keeps a key.
  */
 #include "dataplane/crypto/kdf.h"
+#include "dataplane/crypto/tell.h"
 #include "dataplane/keys/keyring.h"
 
 KV_RC kv_scope_secret(const struct kv_secret *slot, const struct kv_id *tenant, const struct kv_id *scope,
@@ -17,22 +18,37 @@ KV_RC kv_scope_secret(const struct kv_secret *slot, const struct kv_id *tenant, 
         KV_BYTES(tenant->b, sizeof(tenant->b)),
         KV_BYTES(scope->b, sizeof(scope->b)),
     };
-    return kv_kdf_derive(slot, "scope", fields, sizeof(fields) / sizeof(fields[0]), 32, ret_secret);
+    struct kv_secret *secret = NULL;
+    KV_TRY(kv_kdf_derive(slot, "scope", fields, sizeof(fields) / sizeof(fields[0]), 32, &secret));
+    KV_TELL_KEY("slot", KV_BYTES(scope->b, sizeof(scope->b)), KV_BYTES(kv_secret_data(slot), kv_secret_len(slot)));
+    KV_TELL_KEY("scope", KV_BYTES(scope->b, sizeof(scope->b)), KV_BYTES(kv_secret_data(secret), 32));
+    *ret_secret = secret;
+    return KV_OK;
+}
+
+static KV_RC derive_key(const struct kv_secret *scope_secret, const char *purpose, struct kv_secret **ret_key)
+{
+    struct kv_secret *key = NULL;
+    KV_TRY(kv_kdf_derive(scope_secret, purpose, NULL, 0, 32, &key));
+    KV_TELL_KEY(purpose, KV_BYTES(kv_secret_data(scope_secret), kv_secret_len(scope_secret)),
+                KV_BYTES(kv_secret_data(key), 32));
+    *ret_key = key;
+    return KV_OK;
 }
 
 KV_RC kv_scope_key_block(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
 {
-    return kv_kdf_derive(scope_secret, "block", NULL, 0, 32, ret_key);
+    return derive_key(scope_secret, "block", ret_key);
 }
 
 KV_RC kv_scope_key_ids(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
 {
-    return kv_kdf_derive(scope_secret, "ids", NULL, 0, 32, ret_key);
+    return derive_key(scope_secret, "ids", ret_key);
 }
 
 KV_RC kv_scope_key_meta(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
 {
-    return kv_kdf_derive(scope_secret, "meta", NULL, 0, 32, ret_key);
+    return derive_key(scope_secret, "meta", ret_key);
 }
 
 KV_RC kv_tenant_key_lookup(const struct kv_secret *slot, const struct kv_id *tenant, struct kv_secret **ret_key)

@@ -1,0 +1,236 @@
+"""What a debugger with every right finds in the memory of the real server: keys and blocks of sessions that live, none of
+a session that was erased. The server is one of a build with fault points, which tells the keys it derives (KVRUN_TELL_KEYS).
+"""
+import base64
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "http"))
+
+import rig
+from engine import Engine, answered
+
+ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
+PIECE = 16
+scanner = None
+
+
+def id_of(text):
+    """The 16 bytes of ses_… as hex."""
+    value = 0
+    for letter in text.split("_")[1]:
+        value = value * 32 + ALPHABET.index(letter)
+    return value.to_bytes(16, "big").hex()
+
+
+def forms(name, secret):
+    """A key as it lies about: itself, as the words of SHA-512, and as HMAC's inner and outer key of both kinds."""
+    found = {}
+    for at in range(0, len(secret) - PIECE + 1, PIECE):
+        piece = secret[at:at + PIECE]
+        for mask, label in ((0, ""), (0x36, ".ipad"), (0x5C, ".opad")):
+            masked = bytes(byte ^ mask for byte in piece)
+            found[masked] = f"{name}{label}"
+            found[masked[7::-1] + masked[:7:-1]] = f"{name}{label}.words"
+    return found
+
+
+class Needles(dict):
+    """From the 16 bytes to a name."""
+
+    def add(self, name, secret):
+        self.update(forms(name, secret))
+        return self
+
+    def text(self):
+        return "".join(f"{name} {piece.hex()}\n" for piece, name in self.items())
+
+
+class Told:
+    """The keys that the server told."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def lines(self):
+        for line in pathlib.Path(self.path).read_text().splitlines():
+            yield line.split(" ")
+
+    def of(self, what, owner):
+        return {key for kind, whose, key in self.lines() if kind == what and whose == owner}
+
+    def session(self, session):
+        """All that was derived for a session, by what it is."""
+        identity, keys = id_of(session), {}
+        keys["slot"] = self.of("slot", identity)
+        keys["scope"] = self.of("scope", identity)
+        for secret in keys["scope"]:
+            for what in ("block", "ids", "meta"):
+                keys.setdefault(what, set()).update(self.of(what, secret))
+        for key in keys.get("block", ()):
+            keys.setdefault("stream", set()).update(self.of("stream", key))
+        return keys
+
+    def nodes(self):
+        """From the id of a node, a root too, to what seals it."""
+        return {whose: (kind, key) for kind, whose, key in self.lines() if kind in ("node", "root", "wrapping")}
+
+
+def scan(target, needles):
+    """What of `needles` is in a process (its id) or in a file: name → places."""
+    run = subprocess.run([scanner, str(target)], input=needles.text(), capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    hits, summary = {}, None
+    for line in run.stdout.splitlines():
+        words = line.split(" ")
+        if words[0] == "hit":
+            hits.setdefault(words[1], []).append(" ".join(words[2:]))
+        else:
+            summary = dict(zip(words[::2], map(int, words[1::2])))
+    return hits, summary
+
+
+class Base(rig.Suite):
+    faults = ""
+
+    @classmethod
+    def setUpClass(cls):
+        # A key that is told is a line in a file of the test's; outside of the state folder, which the server looks through.
+        cls.place = rig.tempfile.mkdtemp(prefix="kvtold.")
+        cls.told = Told(os.path.join(cls.place, "keys"))
+        cls.environment = {"KVRUN_TELL_KEYS": cls.told.path, "KVRUN_FAULT": cls.faults}
+        super().setUpClass()
+        if not os.path.exists(cls.told.path):
+            cls.tearDownClass()
+            raise rig.unittest.SkipTest("this build tells no keys: it has no fault points")
+        cls.tenant = cls.server.tenant("memory")
+        cls.admin = cls.server.key(cls.tenant, "tenant_admin")
+        cls.token = cls.server.key(cls.tenant, "engine")
+        cls.engine = Engine(cls.server, cls.token, slots=8, run=65536).open_pool()
+
+    @classmethod
+    def tearDownClass(cls):
+        try:
+            super().tearDownClass()
+        finally:
+            shutil.rmtree(cls.place, ignore_errors=True)
+
+    def pid(self):
+        return self.server.process.pid
+
+    def marked(self):
+        """A page whose every 32 bytes have a mark of its own, and the mark."""
+        mark, size = os.urandom(PIECE), 2 * self.engine.run
+        return mark, b"".join(mark + os.urandom(PIECE) for _ in range(size // 32))
+
+    def used_session(self, **members):
+        """A session whose block went out, down to nvme, and came back twice; and the mark of its block."""
+        answer = self.server.patient("POST", "/v1/sessions", self.admin, {"model": {"id": "m", "revision": "r"}, **members})
+        self.assertEqual(answer.status, 201, answer)
+        session = answer.json()["id"]
+        mark, page = self.marked()
+        self.engine.put(0, page)
+        answer = rig.wait_for("an offload", lambda: answered(self.engine.offload(session, ["a"], [0], wait="durable")), 40)
+        self.assertEqual((answer.status, answer.json()["results"]), (200, ["stored"]), answer)
+        for tier in ("dram", "nvme"):
+            if tier == "nvme":
+                drain = self.server.call("POST", "/v1/tiers/dram:drain", self.server.operator, headers={"Prefer": "wait=60"})
+                self.assertEqual(drain.status, 200, drain)
+            self.assertEqual(self.restored(session, [5])["tiers"], [tier])
+            self.assertEqual(self.engine.page(5), page)
+        self.clear_pool()
+        return session, mark
+
+    def restored(self, session, slots):
+        """As soon as the server takes it: it may be busy, or between two leases."""
+        answer = rig.wait_for("a restore", lambda: answered(self.engine.restore(session, ["a"], slots)), 40)
+        self.assertEqual((answer.status, answer.json()["results"]), (200, ["restored"]), answer)
+        return answer.json()
+
+    def clear_pool(self):
+        """The engine's own memory, which the server maps, is the engine's to wipe."""
+        self.engine.memory.write(0, bytes(self.engine.memory.size))
+
+    def erase(self, session):
+        answer = self.server.call("POST", "/v1/erasures", self.admin, {"scope": {"session_id": session}},
+                                  {"Prefer": "wait=30"})
+        self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"), answer)
+
+    def tree(self):
+        rows = self.server.database("select encode(node_id,'hex') from ktree_node union select encode(root_id,'hex') from kroot")
+        return None if rows is None else set(rows.split())
+
+
+class Debugger(Base):
+    """Without memfd_secret, which no debugger gets to, so that all of it can be looked at."""
+
+    faults = "crypto/secretmem=fail"
+
+    def test_an_erased_session_is_nowhere(self):
+        dead, dead_mark = self.used_session(external_id="someone", labels={"user": "7"})
+        alive, alive_mark = self.used_session()
+        before = self.tree()
+        needles, kinds = Needles(), set()
+        dead_keys = self.told.session(dead)  # before the erasure, whose check tries the slots of others for this session
+        for who, told in (("dead", dead_keys), ("alive", self.told.session(alive))):
+            for what, keys in told.items():
+                kinds.add(f"{who}/{what}" if keys else None)
+                for key in keys:
+                    needles.add(f"{who}/{what}", bytes.fromhex(key))
+        self.assertLessEqual({f"dead/{what}" for what in ("slot", "scope", "block", "ids", "meta", "stream")}, kinds)
+        nodes = self.told.nodes()
+        needles[dead_mark], needles[alive_mark] = "dead/plaintext", "alive/plaintext"
+
+        # Control: what lives is found, so that the search is able to find it, and the engine's memory as well.
+        hits, summary = scan(self.pid(), Needles({**needles, **{p: n for node, (kind, key) in nodes.items()
+                                                                for p, n in forms(f"tree/{kind}", bytes.fromhex(key)).items()}}))
+        self.assertGreater(summary["threads"], 4)
+        for name in ("dead/block", "dead/ids", "alive/block", "alive/ids", "tree/root", "tree/node"):
+            self.assertIn(name, hits, hits.keys())
+        unwanted = {n: w for n, w in hits.items() if n.split(".")[0] in
+                    ("dead/plaintext", "alive/plaintext", "dead/stream", "alive/stream", "tree/wrapping")}
+        self.assertEqual(unwanted, {}, "no block and no key of one outlives its transfer")
+        copies = {n: w for n, w in hits.items() if "." in n}
+        self.assertEqual(copies, {}, "no key is left in the shape that a hash had it in")
+
+        self.erase(dead)
+        if before is not None:
+            gone = before - self.tree()
+            self.assertGreater(len(gone), 3, "the root and the nodes on the way")
+            for node in gone & set(nodes):
+                needles.add(f"dead/{nodes[node][0]}", bytes.fromhex(nodes[node][1]))
+        # The other one is opened anew under the new root, and used.
+        self.restored(alive, [5])
+        self.clear_pool()
+        hits, summary = scan(self.pid(), needles)
+        self.assertEqual({n: w for n, w in hits.items() if n.startswith("dead/")}, {})
+        self.assertIn("alive/block", hits)
+        self.assertNotIn("alive/plaintext", hits)
+
+        # And planted, it is found: a key of the dead in the engine's memory, which the server maps.
+        key = dead_keys["block"].pop()
+        self.engine.memory.write(5 * self.engine.run, bytes.fromhex(key))  # a page that the server has touched
+        hits, _ = scan(self.pid(), needles)
+        self.assertEqual({n: len(w) for n, w in hits.items() if n.startswith("dead/")}, {"dead/block": 2})
+        self.clear_pool()
+
+
+def main():
+    global scanner
+    if "--scanner" in sys.argv:
+        at = sys.argv.index("--scanner")
+        scanner = sys.argv[at + 1]
+        del sys.argv[at:at + 2]
+    if scanner is None or not os.access(scanner, os.X_OK):
+        print("there is no scanner; give it with --scanner", file=sys.stderr)
+        sys.exit(rig.SKIP)
+    rig.main(__name__)
+
+
+if __name__ == "__main__":
+    main()
