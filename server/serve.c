@@ -7,6 +7,7 @@
 #include "dataplane/base/env.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/harden.h"
 #include "server/serve_int.h"
 #include "server/service/svc_key.h"
 #include "server/store/migrate.h"
@@ -17,8 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -256,21 +255,6 @@ static enum kv_log_format log_format(const struct kv_conf *conf)
     return logfmt ? KV_LOG_LOGFMT : KV_LOG_JSON;
 }
 
-static void harden(void)
-{
-    struct rlimit no_core = {0}, files;
-    umask(0077);
-    signal(SIGPIPE, SIG_IGN);
-    setrlimit(RLIMIT_CORE, &no_core);            /* a core would hold keys */
-    if (getrlimit(RLIMIT_NOFILE, &files) == 0) { /* the usual 1024 are fewer than http.connections */
-        files.rlim_cur = files.rlim_max;
-        setrlimit(RLIMIT_NOFILE, &files);
-    }
-#ifndef __SANITIZE_ADDRESS__
-    prctl(PR_SET_DUMPABLE, 0); /* and so would a debugger's look; the leak checker needs it, though */
-#endif
-}
-
 static void tell_ready(const struct server *server)
 {
     if (server->dev) {
@@ -306,7 +290,7 @@ int kv_serve(const struct kv_serve_conf *serve)
         kv_log_set_level(level);
     }
     kv_log_set_format(log_format(serve->conf));
-    harden();
+    kv_harden(serve->conf, serve->conf->db_url[0] == '\0');
     struct server *server = kv_alloc(sizeof *server);
     int signals = serve_block_signals();
     if (server == NULL || signals < 0) {

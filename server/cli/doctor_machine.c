@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
+#include <linux/seccomp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
@@ -84,6 +85,23 @@ void doctor_memlock(struct doctor *doctor, uint64_t limit, bool unlimited)
                    "%" PRIu64 " KiB of host memory may be locked, %" PRIu64
                    " MiB are wanted: opened blocks and keys could be swapped out",
                    limit / 1024, need / MIB);
+    }
+}
+
+static void check_seccomp(struct doctor *doctor)
+{
+    uint32_t action = SECCOMP_RET_ERRNO;
+    if (strcmp(doctor->conf->seccomp, "off") == 0) {
+        doctor_say(doctor, "seccomp", DOCTOR_WARN, "hardening.seccomp=auto",
+                   "hardening.seccomp is off: whoever gets into the server may use every system call");
+    } else if (syscall(SYS_seccomp, SECCOMP_GET_ACTION_AVAIL, 0, &action) != 0) {
+        doctor_say(doctor, "seccomp", DOCTOR_WARN, "a kernel with CONFIG_SECCOMP_FILTER, from 4.14 on",
+                   "this kernel lets no process forbid itself system calls");
+    } else {
+        doctor_say(doctor, "seccomp", DOCTOR_OK, NULL,
+                   doctor->conf->db_url[0] == '\0'
+                       ? "the server forbids itself debugging, mounting and the like"
+                       : "the server forbids itself debugging, mounting, running programs and the like");
     }
 }
 
@@ -186,4 +204,5 @@ void doctor_machine(struct doctor *doctor)
     check_files(doctor);
     check_clock(doctor);
     check_leaks(doctor);
+    check_seccomp(doctor);
 }

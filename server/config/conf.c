@@ -112,6 +112,8 @@ static const struct conf_key keys[] = {
     {"io.queue_depth", CONF_COUNT, AT(io_queue_depth), "64", 1, 4096, NULL, "requests in flight"},
     {"io.threads", CONF_COUNT, AT(io_threads), "4", 1, 64, NULL, "threads of the threads engine"},
     {"crypto.backend", CONF_WORD, AT(cipher), "auto", 0, 0, "auto|ipsec-mb|openssl", "who computes AES-GCM"},
+    {"hardening.seccomp", CONF_WORD, AT(seccomp), "auto", 0, 0, "auto|off",
+     "the server forbids itself system calls that it has no use for"},
     {"instance.lease", CONF_DURATION, AT(instance_lease_ms), "5s", 1000, 60000, NULL,
      "how long keys stay usable without the database"},
     {"audit.journal_bytes", CONF_SIZE, AT(journal_bytes), "64MiB", MIB, GIB, NULL,

@@ -37,6 +37,7 @@ struct kv_conf {
     char io_engine[KV_CONF_TEXT_SIZE];
     uint64_t io_queue_depth, io_threads;
     char cipher[KV_CONF_TEXT_SIZE];
+    char seccomp[KV_CONF_TEXT_SIZE];
     uint64_t instance_lease_ms;
     uint64_t journal_bytes, audit_max_lag_ms;
     uint64_t retention_operations_ms;

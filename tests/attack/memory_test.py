@@ -1,7 +1,7 @@
 """What a debugger with every right finds in the memory of the real server: keys and blocks of sessions that live, none of
 a session that was erased. The server is one of a build with fault points, which tells the keys it derives (KVRUN_TELL_KEYS).
 """
-import base64
+import errno
 import os
 import pathlib
 import resource
@@ -218,6 +218,175 @@ class Debugger(Base):
         hits, _ = scan(self.pid(), needles)
         self.assertEqual({n: len(w) for n, w in hits.items() if n.startswith("dead/")}, {"dead/block": 2})
         self.clear_pool()
+
+
+def descendants(pid):
+    """All children and theirs."""
+    parents = {}
+    for entry in os.listdir("/proc"):
+        if entry.isdigit():
+            try:
+                stat = pathlib.Path("/proc", entry, "stat").read_text()
+            except OSError:
+                continue  # ended meanwhile
+            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry))
+    found, next_ones = [], [pid]
+    while next_ones:
+        next_ones = [child for parent in next_ones for child in parents.get(parent, [])]
+        found += next_ones
+    return found
+
+
+def descriptors(pid):
+    found = set()
+    for name in os.listdir(f"/proc/{pid}/fd"):
+        try:
+            found.add(os.readlink(f"/proc/{pid}/fd/{name}"))
+        except OSError:
+            pass  # closed meanwhile
+    return found
+
+
+class Kernel(Base):
+    """With the best memory that this kernel has."""
+
+    def live(self):
+        session, _ = self.used_session()
+        needles = Needles()
+        for what, keys in self.told.session(session).items():
+            for key in keys:
+                needles.add(what, bytes.fromhex(key))
+        for kind, key in self.told.nodes().values():
+            needles.add(kind, bytes.fromhex(key))
+        return needles
+
+    def test_not_even_keys_that_live_are_to_be_had_through_the_kernel(self):
+        needles = self.live()
+        hits, summary = scan(self.pid(), needles)
+        if summary["unreadable"] == 0:
+            self.skipTest("this kernel gives no memfd_secret memory")
+        # Opened nodes are in pages that the kernel reads, as are blocks while they are opened.
+        self.assertEqual({name for name in hits if name not in ("slot", "node")}, set())
+
+    def test_children_have_neither_memory_nor_descriptors_of_the_server(self):
+        needles, children = self.live(), descendants(self.pid())
+        self.assertGreater(len(children), 2, "the private database")
+        own = {name for name in descriptors(self.pid()) if name.startswith(("socket:", "anon_inode:", "/memfd:", self.server.state))}
+        self.assertGreater(len(own), 3)
+        for child in children:
+            if not os.path.exists(f"/proc/{child}/fd"):
+                continue  # a worker of the database that has ended
+            self.assertEqual(own & descriptors(child) - {"anon_inode:[eventpoll]", "anon_inode:[signalfd]"}, set(), child)
+            try:
+                hits, _ = scan(child, needles)
+            except AssertionError:
+                if os.path.exists(f"/proc/{child}"):
+                    raise
+                continue
+            self.assertEqual(hits, {}, child)
+
+
+class Dumps(rig.unittest.TestCase):
+    """Core files, where the kernel writes them into the working folder."""
+
+    def setUp(self):
+        if pathlib.Path("/proc/sys/kernel/core_pattern").read_text().strip() != "core":
+            self.skipTest("core files do not go to the working folder here")
+        limits = resource.getrlimit(resource.RLIMIT_CORE)
+        if limits[1] != resource.RLIM_INFINITY:
+            self.skipTest("core files are limited here")
+        resource.setrlimit(resource.RLIMIT_CORE, (limits[1], limits[1]))
+        self.addCleanup(resource.setrlimit, resource.RLIMIT_CORE, limits)
+        self.place = rig.tempfile.mkdtemp(prefix="kvcore.")
+        self.addCleanup(shutil.rmtree, self.place, ignore_errors=True)
+
+    def abort(self, **environment):
+        """A server with an open session, ended by SIGABRT; its core file, or None, and what lived."""
+        told, canary = Told(os.path.join(self.place, "keys")), os.urandom(PIECE)
+        server = rig.Server(environment={"KVRUN_TELL_KEYS": told.path, "KVRUN_CANARY": canary.hex(), **environment})
+        self.addCleanup(server.remove)
+        if not os.path.exists(told.path):
+            self.skipTest("this build tells no keys: it has no fault points")
+        session = server.session(server.key(server.tenant("dumps"), "engine"))
+        needles = Needles()
+        for what, keys in told.session(session).items():
+            for key in keys:
+                needles.add(what, bytes.fromhex(key))
+        for kind, key in told.nodes().values():
+            needles.add(kind, bytes.fromhex(key))
+        needles[canary.hex()[:PIECE].encode()] = "canary"
+        hits, _ = scan(server.process.pid, needles)
+        self.assertLessEqual({"block", "canary"}, set(hits))
+        server.process.send_signal(signal.SIGABRT)
+        server.process.wait(60)
+        cores = [name for name in os.listdir(server.folder) if name.startswith("core")]
+        return os.path.join(server.folder, cores[0]) if cores else None, needles
+
+    def test_the_server_leaves_no_core_file(self):
+        subprocess.run([sys.executable, "-c", "import os; os.abort()"], cwd=self.place)
+        self.assertTrue([name for name in os.listdir(self.place) if name.startswith("core")], "control: another program does")
+        core, _ = self.abort(KVRUN_FAULT="crypto/secretmem=fail")
+        self.assertIsNone(core)
+
+    def test_a_core_file_would_hold_no_key(self):
+        core, needles = self.abort(KVRUN_FAULT="crypto/secretmem=fail,server/dumpable=fail")
+        self.assertIsNotNone(core)
+        hits, summary = scan(core, needles)
+        self.assertGreater(summary["read"], 1 << 20)
+        self.assertEqual(set(hits), {"canary"})
+
+
+class Filter(rig.unittest.TestCase):
+    """System calls that the server has taken from itself."""
+
+    def start(self, *extra, **environment):
+        server = rig.Server(*extra, environment={"KVRUN_FAULT": "server/denied-calls=try", **environment})
+        self.addCleanup(server.remove)
+        entries = [rig.json.loads(line) for line in server.log if line.startswith("{")]
+        calls = {entry["call"]: entry["errno"] for entry in entries if entry["event"] == "denied-call"}
+        if not calls:
+            self.skipTest("this build tries no denied calls: it has no fault points")
+        return server, calls, self.mode(server.process.pid), {entry["event"]: entry for entry in entries}
+
+    def mode(self, pid):
+        status = pathlib.Path(f"/proc/{pid}/status").read_text()
+        return next(line.split()[1] for line in status.splitlines() if line.startswith("Seccomp:"))
+
+    def works(self, server):
+        token = server.key(server.tenant("filter"), "engine")
+        engine = Engine(server, token).open_pool()
+        session = server.session(token)
+        page = engine.fill(0, "some text")
+        self.assertEqual(engine.offload(session, ["a"], [0], wait="durable").json()["results"], ["stored"])
+        drain = server.call("POST", "/v1/tiers/dram:drain", server.operator, headers={"Prefer": "wait=60"})
+        self.assertEqual(drain.status, 200, drain)
+        self.assertEqual(engine.restore(session, ["a"], [5]).json()["tiers"], ["nvme"])
+        self.assertEqual(engine.page(5), page)
+
+    def test_is_on_and_transfers_work_with_either_engine(self):
+        for name in ("threads", "io_uring"):
+            with self.subTest(name):
+                server, calls, mode, events = self.start(f"--io.engine={name}" if name == "threads" else "--io.engine=auto")
+                self.assertEqual((calls["process_vm_writev"], mode), (errno.EPERM, "2"))
+                self.assertEqual(calls["execve"], errno.ENOENT, "a private database is started again when it ends")
+                self.assertTrue(events["hardened"]["seccomp"])
+                self.works(server)
+                self.assertEqual(server.stop(), 0)
+
+    def test_with_a_database_of_others_no_program_is_run(self):
+        host, _, _, _ = self.start()
+        if host.database("create database other") is None:
+            self.skipTest("psql is not installed")
+        where = pathlib.Path(host.state, "postgres.socket").read_text().strip()
+        _, calls, _, _ = self.start(f"--db.url=host={where} port=5432 user=kvrun dbname=other")
+        self.assertEqual(calls, {"process_vm_writev": errno.EPERM, "execve": errno.EPERM})
+
+    def test_off_and_a_kernel_without_it(self):
+        _, calls, mode, events = self.start("--hardening.seccomp=off")
+        self.assertEqual((calls["process_vm_writev"], mode, events["hardened"]["seccomp"]), (0, self.mode("self"), False))
+        _, calls, mode, events = self.start(KVRUN_FAULT="server/denied-calls=try,server/no-seccomp=fail")
+        self.assertEqual((calls["process_vm_writev"], mode, events["hardened"]["seccomp"]), (0, self.mode("self"), False))
+        self.assertIn("no-seccomp", events)
 
 
 def main():

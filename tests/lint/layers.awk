@@ -28,6 +28,7 @@ BEGIN {
     only["curl/"] = "^dataplane/io/httpc\\.c$"
     only["libpq-fe.h"] = "^server/store/"
     only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^policies/[^/]*_json\\.c$|^server/http/codec[^/]*$|^server/cli/"
+    only["seccomp.h"] = "^server/harden\\.c$"
     only["gnutls/"] = "^server/http/tls\\.c$"
     only["microhttpd.h"] = "^server/http/(httpd\\.c|access\\.[ch]|request\\.c|reaper\\.c|stream\\.c)$|^server/bench/bench_rest_bare\\.c$"
 }
