@@ -196,7 +196,7 @@ function send(op, request) {
 }
 
 /* --- what must hold ---------------------------------------------------------------------------------------------- */
-const counts = { requests: 0, operations: 0, statuses: {}, modes: {} };
+const counts = { requests: 0, operations: 0, statuses: {}, modes: {}, succeeded: {} };
 function check(op, request, answer) {
     const { status } = answer;
     const where = `${answer.method} ${answer.target} -> ${status} ${answer.body.slice(0, 200)}`;
@@ -226,20 +226,23 @@ function check(op, request, answer) {
 
 const failures = [];
 async function run(op, round) {
+    const name = `${op.method} ${op.path}`;
+    counts.succeeded[name] ??= 0;
     const property = fc.asyncProperty(caseOf(op), async (request) => {
         const answer = await send(op, request);
         counts.requests++;
         counts.statuses[answer.status] = (counts.statuses[answer.status] ?? 0) + 1;
         counts.modes[request.mode] = (counts.modes[request.mode] ?? 0) + 1;
         check(op, request, answer);
+        if (answer.status < 300 && answer.method === op.method) counts.succeeded[name] = (counts.succeeded[name] ?? 0) + 1;
         learn(answer.body);
     });
     const left = end - Date.now();
     if (left <= 0) return;
     const result = await fc.check(property, { seed: seed + round, numRuns: 25, interruptAfterTimeLimit: Math.min(left, 20000), markInterruptAsFailure: false, maxSkipsPerRun: 100 });
-    if (result.failed) {
+    if (result.failed && !(result.interrupted && result.counterexample === null)) { // time may be up before the first of a property's requests
         const message = String(result.errorInstance?.message ?? result.error).slice(0, 700);
-        failures.push({ operation: `${op.method} ${op.path}`, seed: result.seed, path: result.counterexamplePath, message, request: JSON.stringify(result.counterexample).slice(0, 600) });
+        failures.push({ operation: name, seed: result.seed, path: result.counterexamplePath, message, request: JSON.stringify(result.counterexample).slice(0, 600) });
     }
 }
 
