@@ -108,7 +108,8 @@ void temp_postgres_start(void)
     owner = getpid();
     atexit(stop);
     struct kv_errinfo info = {0};
-    struct kv_private_cluster_conf conf = {.folder = folder, .throwaway = true, .env = &kv_env_system};
+    struct kv_private_cluster_conf conf = {
+        .folder = folder, .bin_folder = getenv("KV_TEST_POSTGRES_BIN"), .throwaway = true, .env = &kv_env_system};
     if (kv_private_cluster_start(&conf, &info, &cluster) != KV_OK) {
         give_up("start", &info);
     }
