@@ -14,7 +14,7 @@ class Aborts(rig.Suite):
         super().setUpClass()
         tenant = cls.server.tenant("aborts")
         cls.token, cls.admin = cls.server.key(tenant, "engine"), cls.server.key(tenant, "tenant_admin")
-        cls.engine = Engine(cls.server, cls.token).open_pool()
+        cls.engine = Engine(cls.server, cls.token).open_pool().beat()
         cls.session = cls.server.session(cls.token)
         cls.engine.fill(0, "x")
         cls.engine.offload(cls.session, ["a"], [0])

@@ -1,4 +1,5 @@
 """Many connections, idle ones, and a line that is full: probes and erasing get in whatever else there is."""
+import contextlib
 import http.client
 import pathlib
 import re
@@ -61,15 +62,15 @@ class Idle(rig.Suite):
             self.assertGreaterEqual(len(connections), 30)
             self.assertEqual(self.server.call("GET", "/readyz", admin=True).status, 200, "probes have a listener of their own")
             begun = time.monotonic()
-            rig.wait_for("a place", self.gets_in, 30)
-            self.assertLess(time.monotonic() - begun, 15)
+            rig.wait_for("a place", self.gets_in)
+            self.assertLess(time.monotonic() - begun, 40)
         finally:
             for connection in connections:
                 connection.close()
 
     def gets_in(self):
         try:
-            return self.server.call("GET", "/livez", timeout=2).status == 200
+            return self.server.call("GET", "/livez", timeout=10).status == 200
         except (OSError, http.client.HTTPException):
             return False
 
@@ -84,25 +85,33 @@ class Full(rig.Suite):
         # What came with an Idempotency-Key waits for this table, two seconds each, and the one thread with it.
         with Held(self.server, "LOCK TABLE kvrun.idempotency"):
             waiting = []
-            try:
-                for number in range(limit("SERVICE_QUEUE") + 40):
+            def more(count):
+                for _ in range(count):
                     connection = socket.create_connection(("127.0.0.1", self.server.port), timeout=30)
                     waiting.append(connection)
                     connection.sendall(f"POST /v1/sessions HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {admin}\r\n"
-                                       f"Content-Type: application/json\r\nIdempotency-Key: k{number}\r\n"
+                                       f"Content-Type: application/json\r\nIdempotency-Key: k{len(waiting)}\r\n"
                                        "Content-Length: 2\r\n\r\n{}".encode())
-                rig.wait_for("the line to be full", lambda: self.server.call(
-                    "GET", f"/v1/tenants/{tenant}", admin, timeout=120).status == 503)
+                return self.is_full(tenant, admin)
+
+            try:
+                more(limit("SERVICE_QUEUE") + 40)
                 for session in sessions:
+                    rig.wait_for("the line to be full", lambda: more(5))
                     begun = time.monotonic()
                     answer = self.server.call("POST", "/v1/erasures", admin, {"scope": {"session_id": session}})
                     self.assertEqual(answer.status, 202, answer)
-                    self.assertLess(time.monotonic() - begun, 5)
-                answer = self.server.call("GET", f"/v1/tenants/{tenant}", admin, timeout=120)
-                self.assertEqual((answer.status, answer.code), (503, "busy"), "the control")
+                    self.assertLess(time.monotonic() - begun, 30)
             finally:
                 for connection in waiting:
                     connection.close()
+
+    def is_full(self, tenant, admin):
+        """One of the line's places comes free every two seconds, and this request may be who gets it, and waits."""
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answer = self.server.call("GET", f"/v1/tenants/{tenant}", admin, timeout=5)
+            return (answer.status, answer.status == 503 and answer.code) == (503, "busy")
+        return False
 
 
 class Probes(rig.Suite):

@@ -1,10 +1,12 @@
 """An inference engine's side: memory that can be handed over, the descriptor socket, pools and their pages."""
 import array
+import contextlib
 import fcntl
 import hashlib
 import os
 import pathlib
 import socket
+import threading
 
 import rig
 
@@ -64,7 +66,7 @@ def page_of(text, size):
 class Engine:
     """A registered engine with one pool of `slots` pages in two regions, as an attention layer's K and V."""
 
-    def __init__(self, server, token, *, slots=8, run=4096, pid=None, name="test engine", lease=30, layout=None):
+    def __init__(self, server, token, *, slots=8, run=4096, pid=None, name="test engine", lease=60, layout=None):
         self.server, self.token, self.slots, self.run = server, token, slots, run
         about = server.call("GET", "/version").json()
         self.socket, self.fd_socket = about["engine_socket"], about["fd_socket"]
@@ -80,6 +82,19 @@ class Engine:
         body = {"name": name, "kind": "sim", "engine_version": "1", "pid": pid, "boot_id": boot_id,
                 "model": {"id": "m", "revision": "r"}, "lease_seconds": lease, **members}
         return self.server.patient("POST", "/v1/engines", self.token, body, unix=self.socket)
+
+    def beat(self):
+        """Lives until the process ends, as one that many tests use has to: its lease is a minute at most."""
+        def beats():
+            number = 0
+            while not self.over.wait(5):
+                number += 1
+                with contextlib.suppress(Exception):  # the server may be away for a while, or for good
+                    self.server.call("POST", f"/v1/engines/{self.id}:heartbeat", self.token, {"seq": number}, check=False)
+
+        self.over = threading.Event()
+        threading.Thread(target=beats, daemon=True).start()
+        return self
 
     def regions(self, **members):
         half = self.slots * self.run

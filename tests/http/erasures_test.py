@@ -271,7 +271,7 @@ class Expanding(Base):
             except OSError:
                 pass
             try:
-                code = self.server.process.wait(20)
+                code = self.server.process.wait(60)
             except Exception:
                 self.skipTest("this binary has no fault points")
             self.assertEqual(code, -signal.SIGKILL, fault)
@@ -279,7 +279,7 @@ class Expanding(Base):
             self.server.start()
             groups = rig.wait_for("the group", lambda: self.server.call("GET", "/v1/erasures?limit=1", self.admin).json()["data"])
             where = groups[0]["links"]["group"]
-            rig.wait_for("its end", lambda: self.server.call("GET", where, self.admin).json()["state"] == "certified", 30)
+            rig.wait_for("its end", lambda: self.server.call("GET", where, self.admin).json()["state"] == "certified")
             self.assertEqual([self.state(s) for s in sessions], [410] * 3, fault)
             self.assertEqual(self.server.call("GET", where, self.admin).json()["sessions"]["certified"], 3)
 
@@ -292,7 +292,7 @@ class Expanding(Base):
         self.assertEqual(answer.json()["sessions"]["complete"], False)
         self.assertEqual(answer.json()["sessions"]["matched"], limit)
         end = rig.wait_for("the end", lambda: (lambda e: e if e["state"] == "certified" else None)(
-            self.server.call("GET", answer.headers["location"], self.admin).json()), 100)
+            self.server.call("GET", answer.headers["location"], self.admin).json()), 400)
         self.assertEqual(end["sessions"], {"matched": limit + 2, "certified": limit + 2, "quarantined": 0, "complete": True})
         self.assertEqual(len(self.members(end["id"])), limit + 2)
 

@@ -15,7 +15,7 @@ class Input(rig.Suite):
         super().setUpClass()
         cls.tenant = cls.server.tenant("input")
         cls.admin, cls.token = cls.server.key(cls.tenant, "tenant_admin"), cls.server.key(cls.tenant, "engine")
-        cls.engine = Engine(cls.server, cls.token).open_pool()
+        cls.engine = Engine(cls.server, cls.token).open_pool().beat()
         cls.session = cls.server.session(cls.token)
         cls.engine.offload(cls.session, ["a"], [0])
         blocks = {"session_id": cls.session, "pool_id": cls.engine.pool, "hashes": [hash_of("a")]}

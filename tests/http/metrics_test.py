@@ -242,7 +242,7 @@ class Metrics(MetricsSuite):
     def test_what_the_database_has_is_counted_now_and_then(self):
         tenant = self.server.tenant("counted")
         self.server.session(self.server.key(tenant, "engine"))
-        found = rig.wait_for("a tenant's own label", lambda: self.labelled("counted"), 60)
+        found = rig.wait_for("a tenant's own label", lambda: self.labelled("counted"))
         self.assertEqual(found.sum("kvrun_tenant_sessions"), found.value('kvrun_sessions{state="active"}'))
         self.assertGreaterEqual(found.value('kvrun_tenants{state="active"}'), 1)
 
@@ -300,7 +300,7 @@ class Budget(MetricsSuite):
     def test_tenants_make_as_many_labels_as_there_may_be(self):
         for number in range(12):
             self.server.tenant(f"many-{number}")
-        found = rig.wait_for("the labels", self.full, 60)
+        found = rig.wait_for("the labels", self.full)
         names = set(re.findall(r'tenant="([^"]+)"', found.text))
         self.assertEqual(len(names), 6)
         self.assertIn("_other", names)

@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 
-from rig import wait_for
+from rig import free_port, wait_for
 
 
 def programs():
@@ -32,12 +32,6 @@ def user():
         return {}
     entry = pwd.getpwnam("postgres")
     return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
-
-
-def free_port():
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return sock.getsockname()[1]
 
 
 def answers(port):
@@ -73,7 +67,7 @@ class Postgres:
              "-c", f"unix_socket_directories={self.folder}", "-c", "fsync=off", "-c", "shared_buffers=32MB"],
             cwd=self.folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, **user())
         log.close()
-        wait_for("PostgreSQL", self.is_ready, 60)
+        wait_for("PostgreSQL", self.is_ready, 120)
 
     def is_ready(self):
         return subprocess.run([f"{self.bin}/pg_isready", "-q", "-d", self.url], check=False).returncode == 0
@@ -119,7 +113,7 @@ class Pooler:
         with open(os.path.join(self.folder, "log"), "ab") as log:
             self.process = subprocess.Popen([pgbouncer(), "-q", str(settings)], cwd=self.folder, stdout=log, stderr=log,
                                             stdin=subprocess.DEVNULL, **user())
-        wait_for("PgBouncer", lambda: answers(self.port), 20)
+        wait_for("PgBouncer", lambda: answers(self.port))
 
     @property
     def url(self):

@@ -6,7 +6,6 @@ import pathlib
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import unittest
@@ -47,12 +46,6 @@ def expressions():
             for target in panel["targets"]:
                 expr = target["expr"].replace("$__rate_interval", "1m").replace("$instance", ".*")
                 yield f"{name}: {panel['title']}", expr
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Files(unittest.TestCase):
@@ -125,7 +118,7 @@ class Scraped(rig.Suite):
         if binary is None:
             raise unittest.SkipTest("prometheus is not installed")
         super().setUpClass()
-        cls.folder, cls.port = tempfile.mkdtemp(prefix="kvp."), free_port()
+        cls.folder, cls.port = tempfile.mkdtemp(prefix="kvp."), rig.free_port()
         shutil.copy(docker("prometheus", "rules.yml"), cls.folder)
         pathlib.Path(cls.folder, "prometheus.yml").write_text(
             "global: {scrape_interval: 1s, evaluation_interval: 1s}\nrule_files: [rules.yml]\nscrape_configs:\n"
@@ -173,8 +166,8 @@ class Scraped(rig.Suite):
 
     def test_every_expression_is_answered_and_every_metric_exists(self):
         self.traffic()
-        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"), 60)
-        rig.wait_for("the erasure in Prometheus", lambda: self.query('kvrun_erasures_total{outcome="certified"} > 0'), 60)
+        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"))
+        rig.wait_for("the erasure in Prometheus", lambda: self.query('kvrun_erasures_total{outcome="certified"} > 0'))
         self.assertEqual(self.ask("query", query="rate(")["status"], "error")  # the control: what cannot be parsed is told
         targets = self.ask("targets")["data"]["activeTargets"]
         self.assertEqual([(t["health"], t["lastError"]) for t in targets], [("up", "")])
@@ -192,7 +185,7 @@ class Scraped(rig.Suite):
         self.assertGreater(count, 60)
 
     def test_prometheus_has_the_rules_and_a_healthy_server_raises_nothing_that_pages(self):
-        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"), 60)
+        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"))
         rig.wait_for("the rules' first round", lambda: all(
             rule["health"] == "ok" for group in self.ask("rules").get("data", {}).get("groups", [{"rules": [{"health": "no"}]}])
             for rule in group["rules"]), 60)
@@ -202,9 +195,9 @@ class Scraped(rig.Suite):
 
     def test_exemplars_and_openmetrics_are_what_was_scraped(self):
         self.traffic_once()
-        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"), 60)
+        rig.wait_for("a scrape that succeeded", lambda: self.query("up == 1"))
         # Prometheus 2.42 asks for OpenMetrics first: le is spelled as it is there.
-        found = rig.wait_for("buckets", lambda: self.query('kvrun_service_wait_seconds_bucket{le="1.0"}'), 30)
+        found = rig.wait_for("buckets", lambda: self.query('kvrun_service_wait_seconds_bucket{le="1.0"}'))
         self.assertEqual(len(found), 1)
 
     def traffic_once(self):

@@ -4,11 +4,13 @@ A suite ends with `rig.main(__name__)`. Options come from CMake; what is absent 
 """
 import argparse
 import atexit
+import contextlib
 import glob
 import http.client
 import json
 import os
 import pathlib
+import random
 import shutil
 import signal
 import socket
@@ -66,7 +68,7 @@ class UnixConnection(http.client.HTTPConnection):
         self.sock.connect(self.path)
 
 
-def wait_for(what, condition, seconds=20.0):
+def wait_for(what, condition, seconds=60.0):
     """Waits for a condition; the wait's end fails the test."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
@@ -75,6 +77,17 @@ def wait_for(what, condition, seconds=20.0):
             return value
         time.sleep(0.02)
     raise AssertionError(f"waited {seconds} s for {what}")
+
+
+def free_port():
+    """None of those that the system hands to callers: one that is let go of for a while, such as a database's that stops and
+    starts, would be some test's connection by then."""
+    first = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    while True:
+        port = random.randrange(10000, first) if first > 11000 else 0
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return probe.getsockname()[1]
 
 
 class Server:
@@ -99,6 +112,8 @@ class Server:
         """`more`: environment variables for this start alone, such as KVRUN_FAULT."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("KVRUN")}
         environment.update(self.environment, **more)
+        if os.environ.get("KV_TEST_POSTGRES_BIN"):  # tests/lib/postgres_programs.sh
+            environment["PATH"] = os.environ["KV_TEST_POSTGRES_BIN"] + os.pathsep + environment["PATH"]
         command = [options.kvrun, "serve", f"--state.dir={self.state}", "--http.listen=127.0.0.1:0",
                    "--http.admin_listen=127.0.0.1:0", "--tiers.nvme.bytes=256MiB", "--tiers.dram.bytes=64MiB",
                    "--db.migrate=auto", *self.extra]
@@ -107,9 +122,9 @@ class Server:
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")
         self.reader = threading.Thread(target=self.read_log, args=(self.process.stderr,), daemon=True)
         self.reader.start()
-        if not self.ready.wait(60):
+        if not self.ready.wait(180):
             self.process.kill()
-            raise AssertionError("the server is not ready after 60 s:\n" + "".join(self.log[-20:]))
+            raise AssertionError("the server is not ready after 180 s:\n" + "".join(self.log[-20:]))
         if self.process.poll() is not None or not hasattr(self, "port"):
             raise AssertionError("the server ended:\n" + "".join(self.log[-20:]))
         self.operator = pathlib.Path(self.state, "operator.key").read_text().strip()
@@ -119,9 +134,7 @@ class Server:
         """With --prism what call() sends goes through a proxy that compares every answer with the contract by itself."""
         if not options.prism:
             return
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.proxy_port = probe.getsockname()[1]
+        self.proxy_port = free_port()
         spec = pathlib.Path(self.folder, "spec.json")
         spec.write_text(json.dumps(contract.without_security()))
         command = [options.prism, "proxy", str(spec), f"http://127.0.0.1:{self.port}", "--host", "127.0.0.1",
@@ -132,7 +145,7 @@ class Server:
             with socket.socket() as probe:
                 return probe.connect_ex(("127.0.0.1", self.proxy_port)) == 0
 
-        wait_for("the proxy", listens, 30)
+        wait_for("the proxy", listens)
 
     def stop_proxy(self):
         if self.proxy is not None:
@@ -254,7 +267,7 @@ class Server:
 
     def database(self, sql):
         """Rows of a query as text, or None where psql is not installed."""
-        psql = shutil.which("psql") or next(iter(sorted(glob.glob("/usr/lib/postgresql/*/bin/psql"))), None)
+        psql = postgres_program("psql")
         where = pathlib.Path(self.state, "postgres.socket")
         if psql is None or not where.exists():
             return None
@@ -290,8 +303,13 @@ class Suite(unittest.TestCase):
         assert not changed, f"series that came or went: {sorted(changed)}"
 
 
+def postgres_program(name):
+    """The program itself before what a distribution puts on PATH to choose among versions; None where there is none."""
+    return next(iter(sorted(glob.glob(f"/usr/lib/postgresql/*/bin/{name}"), reverse=True)), None) or shutil.which(name)
+
+
 def postgres_is_here():
-    return shutil.which("initdb") or glob.glob("/usr/lib/postgresql/*/bin/initdb")
+    return postgres_program("initdb")
 
 
 def main(module, needs_server=True):

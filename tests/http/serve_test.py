@@ -156,10 +156,10 @@ class Reload(unittest.TestCase):
 
 class End(unittest.TestCase):
     def test_readiness_goes_first_and_requests_are_still_served(self):
-        server = rig.Server("--shutdown.delay=2s")
+        server = rig.Server("--shutdown.delay=8s")
         self.addCleanup(server.remove)
         server.process.send_signal(signal.SIGTERM)
-        rig.wait_for("readyz to say no", lambda: server.call("GET", "/readyz").status == 503, 2)
+        rig.wait_for("readyz to say no", lambda: server.call("GET", "/readyz").status == 503)
         self.assertIn("[-]shutdown", server.call("GET", "/readyz").body.decode())
         self.assertEqual(server.call("GET", "/livez").status, 200)
         self.assertEqual(server.call("GET", "/v1/tiers", server.operator).status, 200)
@@ -172,8 +172,8 @@ class End(unittest.TestCase):
         rig.wait_for("readyz to say no", lambda: server.call("GET", "/readyz").status == 503)
         begun = time.monotonic()
         server.process.send_signal(signal.SIGTERM)
-        self.assertEqual(server.process.wait(20), 128 + signal.SIGTERM)
-        self.assertLess(time.monotonic() - begun, 10)
+        self.assertEqual(server.process.wait(50), 128 + signal.SIGTERM)
+        self.assertLess(time.monotonic() - begun, 40)
 
     def test_what_the_grace_was_too_short_for_is_named(self):
         database = postgres.Postgres()
@@ -318,9 +318,9 @@ class Database(unittest.TestCase):
             done = subprocess.run([rig.options.kvrun, "serve", f"--state.dir={folder}/state", "--http.listen=127.0.0.1:0",
                                    "--http.admin_listen=127.0.0.1:0", "--tiers.dram.bytes=64MiB", "--db.start_wait=2s",
                                    f"--db.url=host=127.0.0.1 port={port} user=kvrun password=hunter2"],
-                                  capture_output=True, text=True, timeout=60, check=False, cwd=folder)
+                                  capture_output=True, text=True, timeout=120, check=False, cwd=folder)
             self.assertEqual(done.returncode, 2, done.stderr)
-            self.assertLess(time.monotonic() - begun, 20)
+            self.assertLess(time.monotonic() - begun, 55)
             self.assertRegex(done.stderr, r"(?m)^kvrun: no PostgreSQL answered at db\.url within 2 s: start it there")
             self.assertNotIn("hunter2", done.stderr)
 

@@ -140,7 +140,7 @@ class Status(rig.Suite):
         done = self.change(module="store", level="debug", for_seconds=2)
         self.assertEqual([(c["module"], c["level"]) for c in done["changed"]], [("store", "debug")])
         self.assertIn("log_level_changed", [w["code"] for w in self.get("/v1/status")["warnings"]])
-        rig.wait_for("the level's return", lambda: self.get("/v1/loglevel")["changed"] == [], 10)
+        rig.wait_for("the level's return", lambda: self.get("/v1/loglevel")["changed"] == [])
         self.assertEqual(self.get("/v1/loglevel")["level"], "info")
 
     def test_log_level_of_all_is_in_force_and_ended(self):

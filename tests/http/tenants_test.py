@@ -138,7 +138,7 @@ class Tenants(rig.Suite):
         self.assertEqual(self.operator("DELETE", f"{path}?now=true").status, 202)
         restored = self.operator("POST", f"{path}:restore")
         self.assertIn(restored.code, ("irreversible", "invalid_state"))
-        rig.wait_for("the end of the tenant", lambda: self.operator("GET", path).json()["state"] == "erased", 60)
+        rig.wait_for("the end of the tenant", lambda: self.operator("GET", path).json()["state"] == "erased")
         for session in sessions:
             self.assertEqual(self.server.call("GET", f"/v1/sessions/{session}", admin).status, 410)
         self.assertEqual(self.operator("PATCH", path, {"display_name": "x"}, PATCH).code, "invalid_state")
