@@ -9,19 +9,23 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 
+#include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #define POINTS_MAX 32
 #define SPEC_SIZE 2048
 
 struct point {
     const char *name; /* in spec_text */
-    bool kill;
+    int signal;       /* SIGKILL, SIGSTOP; 0: none */
+    const char *file; /* to wait for, in spec_text; NULL: none */
     bool once;
     uint64_t nth;
     uint64_t passings;
@@ -65,7 +69,8 @@ static bool parse_entry(char *entry, struct point *ret_point)
             return false;
         }
     }
-    point.kill = strcmp(equals + 1, "kill") == 0;
+    point.signal = strcmp(equals + 1, "kill") == 0 ? SIGKILL : strcmp(equals + 1, "stop") == 0 ? SIGSTOP : 0;
+    point.file = strncmp(equals + 1, "hold:/", 6) == 0 ? equals + 6 : NULL;
     *ret_point = point;
     return true;
 }
@@ -123,14 +128,33 @@ void kv_fault_set(const char *spec)
 }
 
 /* One passing of one point. */
-static bool passes(struct point *point)
+static bool passes(struct point *point, const char **ret_file)
 {
     point->passings++;
-    bool due = point->once || point->kill ? point->passings == point->nth : point->passings >= point->nth;
-    if (due && point->kill) {
-        (void)raise(SIGKILL);
+    bool single = point->once || point->signal != 0 || point->file != NULL;
+    bool due = single ? point->passings == point->nth : point->passings >= point->nth;
+    if (due && point->signal != 0) {
+        (void)raise(point->signal);
     }
-    return due;
+    if (due && point->file != NULL) {
+        *ret_file = point->file;
+    }
+    return due && point->signal == 0 && point->file == NULL;
+}
+
+/* A spec that is set meanwhile changes the name that is waited for; a test that does so removes the file first. */
+static void wait_for_removal(const char *file)
+{
+    char path[SPEC_SIZE];
+    memcpy(path, file, strlen(file) + 1);
+    int fd = open(path, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+    if (fd < 0) {
+        reject("cannot make the file of a point that holds");
+    }
+    close(fd);
+    while (access(path, F_OK) == 0) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
 }
 
 bool kv_fault_hit(const char *name)
@@ -140,13 +164,17 @@ bool kv_fault_hit(const char *name)
         return false;
     }
     bool hit = false;
+    const char *file = NULL;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < point_count; i++) {
         if (strcmp(points[i].name, name) == 0) {
-            hit = passes(&points[i]) || hit;
+            hit = passes(&points[i], &file) || hit;
         }
     }
     pthread_mutex_unlock(&lock);
+    if (file != NULL) {
+        wait_for_removal(file);
+    }
     return hit;
 }
 

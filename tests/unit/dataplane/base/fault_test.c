@@ -3,10 +3,13 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #ifdef KV_FAULTS
 
@@ -54,6 +57,53 @@ Test(fault, kill_leaves_the_passing_before_it_alone)
     kv_fault_set("p=kill@2");
     cr_assert(not(KV_FAULT("p")));
     cr_assert(not(KV_FAULT("q")));
+}
+
+/* The parent lets a stopped child go on. */
+Test(fault, stop_stops_the_process_and_is_no_fault_afterwards)
+{
+    pid_t child = fork();
+    if (child == 0) {
+        kv_fault_set("p=stop@2");
+        bool fault = KV_FAULT("p");
+        fault = KV_FAULT("p") || fault;
+        _exit(KV_FAULT("p") || fault ? 1 : 0);
+    }
+    int status = 0;
+    cr_assert(eq(int, waitpid(child, &status, WUNTRACED), child));
+    bool stopped = WIFSTOPPED(status);
+    cr_assert(stopped);
+    cr_assert(eq(int, kill(child, SIGCONT), 0));
+    cr_assert(eq(int, waitpid(child, &status, 0), child));
+    cr_assert(status == 0, "it ended otherwise");
+}
+
+static void *pass_a_point(void *arg)
+{
+    *(bool *)arg = KV_FAULT("p");
+    return NULL;
+}
+
+Test(fault, hold_waits_for_the_removal_of_its_file)
+{
+    char spec[128], path[] = "/tmp/kvfault.XXXXXX";
+    int fd = mkstemp(path);
+    cr_assert(fd >= 0);
+    close(fd);
+    unlink(path);
+    snprintf(spec, sizeof spec, "p=hold:%s", path);
+    kv_fault_set(spec);
+    bool fault = true;
+    pthread_t thread;
+    cr_assert(eq(int, pthread_create(&thread, NULL, pass_a_point, &fault), 0));
+    while (access(path, F_OK) != 0) {
+        usleep(1000);
+    }
+    cr_assert(not(KV_FAULT("q")), "other points are passed meanwhile");
+    unlink(path);
+    cr_assert(eq(int, pthread_join(thread, NULL), 0));
+    cr_assert(not(fault));
+    cr_assert(not(KV_FAULT("p")), "once");
 }
 
 Test(fault, set_replaces_and_null_clears)
