@@ -48,12 +48,14 @@ static void put_destroyed(struct kv_emit *emit, const struct kv_cert_facts *fact
 static void put_instances(struct kv_emit *emit, const struct kv_cert_facts *facts)
 {
     kv_emit_array(emit, "instances");
-    kv_emit_object(emit, NULL);
-    kv_emit_time(emit, "fenced_at", facts->fenced_us);
-    kv_emit_text(emit, "how", facts->fenced_how);
-    kv_emit_id(emit, "id", "ins", &facts->instance);
-    kv_emit_time(emit, "purged_at", facts->purged_us);
-    kv_emit_close(emit);
+    for (size_t i = 0; i < facts->instance_count; i++) {
+        kv_emit_object(emit, NULL);
+        kv_emit_time(emit, "fenced_at", facts->instances[i].fenced_us);
+        kv_emit_text(emit, "how", facts->instances[i].how);
+        kv_emit_id(emit, "id", "ins", &facts->instances[i].id);
+        kv_emit_time(emit, "purged_at", facts->instances[i].purged_us);
+        kv_emit_close(emit);
+    }
     kv_emit_close(emit);
 }
 

@@ -16,6 +16,12 @@ struct kv_cert_tier {
     uint64_t blocks, bytes;
 };
 
+struct kv_cert_instance {
+    struct kv_id id;
+    const char *how; /* "self", "acked", "expired" */
+    uint64_t fenced_us, purged_us;
+};
+
 /* Everything a certificate says; all pointers borrowed for the call. Strings are printable ASCII. */
 struct kv_cert_facts {
     struct kv_id jti; /* certificate id, "crt" */
@@ -40,9 +46,8 @@ struct kv_cert_facts {
     struct kv_id old_root, new_root;
     uint64_t destroyed_us;
     uint8_t receipt_sha256[32];
-    struct kv_id instance;
-    const char *fenced_how; /* "self" */
-    uint64_t fenced_us, purged_us;
+    const struct kv_cert_instance *instances; /* at least one; an expired one needs the limit L5 */
+    size_t instance_count;
     /* verification */
     uint64_t samples, control_opened, opened_after;
     bool old_root_gone, old_row_refused, slots_absent;

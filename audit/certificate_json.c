@@ -216,6 +216,38 @@ static KV_RC check_verification(const json_t *root, struct kv_errinfo *info)
     return KV_OK;
 }
 
+static bool has_limit(const json_t *root, const char *code)
+{
+    const json_t *limits = json_object_get(root, "limits");
+    for (size_t i = 0; i < json_array_size(limits); i++) {
+        if (kv_form_is_text(json_object_get(json_array_get(limits, i), "code"), code)) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* How each one stopped; that one did not say so itself is a limit, and no certificate may hide it. */
+static KV_RC check_instances(const json_t *root, struct kv_errinfo *info)
+{
+    const json_t *instances = json_object_get(root, "instances");
+    KV_TRY(kv_form_array(instances, "/instances", instance_members, info));
+    if (json_array_size(instances) == 0) {
+        return kv_fail(info, KV_E_TAMPERED, "/instances is empty");
+    }
+    for (size_t i = 0; i < json_array_size(instances); i++) {
+        const json_t *how = json_object_get(json_array_get(instances, i), "how");
+        bool expired = kv_form_is_text(how, "expired");
+        if (!expired && !kv_form_is_text(how, "self") && !kv_form_is_text(how, "acked")) {
+            return kv_fail(info, KV_E_TAMPERED, "/instances/%zu/how is not self, acked or expired", i);
+        }
+        if (expired && !has_limit(root, "L5")) {
+            return kv_fail(info, KV_E_TAMPERED, "/instances/%zu expired, and the limit L5 is not among /limits", i);
+        }
+    }
+    return KV_OK;
+}
+
 static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
 {
     for (size_t i = 0; i < sizeof(plain_objects) / sizeof(plain_objects[0]); i++) {
@@ -226,10 +258,7 @@ static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
         KV_TRY(kv_form_object(object, plain_objects[i].where, plain_objects[i].members, info));
     }
     KV_TRY(kv_form_array(json_object_get(json_object_get(root, "scope"), "tiers"), "/scope/tiers", tier_members, info));
-    KV_TRY(kv_form_array(json_object_get(root, "instances"), "/instances", instance_members, info));
-    if (json_array_size(json_object_get(root, "instances")) == 0) {
-        return kv_fail(info, KV_E_TAMPERED, "/instances is empty");
-    }
+    KV_TRY(check_instances(root, info));
     const json_t *destroyed = json_object_get(root, "destroyed");
     if (json_equal(json_object_get(destroyed, "root_id"), json_object_get(destroyed, "new_root_id"))) {
         return kv_fail(info, KV_E_TAMPERED, "/destroyed names one root as both destroyed and new");

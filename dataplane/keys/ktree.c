@@ -157,6 +157,17 @@ void kv_ktree_purge(struct kv_ktree *tree)
     }
 }
 
+KV_RC kv_ktree_leave(struct kv_ktree *tree, const struct kv_id *next)
+{
+    lock_tree(tree);
+    if (tree->has_root && !kv_id_equal(&tree->root_id, next)) {
+        change_root(tree, NULL, NULL);
+    }
+    enum kv_err rc = tree->using_old == 0 ? KV_OK : KV_E_BUSY;
+    unlock_tree(tree);
+    return rc;
+}
+
 bool kv_ktree_root(const struct kv_ktree *tree, struct kv_id *ret_root_id)
 {
     lock_tree(tree);

@@ -57,6 +57,9 @@ void kv_ktree_free(struct kv_ktree *tree); /* wipes */
  * else). KV_E_BUSY: the root is set, but such a call goes on; the purge counts only when a repeated call is KV_OK. */
 KV_RC kv_ktree_set_root(struct kv_ktree *tree, const struct kv_id *root_id, const struct kv_secret *root_secret);
 void kv_ktree_purge(struct kv_ktree *tree); /* wipes E and all node secrets; the root must be set again */
+/* Wipes everything unless the root in use is `next`; never waits. KV_OK: nothing that was opened under another root is
+ * left in this module. KV_E_BUSY: a call that began under one still runs. */
+KV_RC kv_ktree_leave(struct kv_ktree *tree, const struct kv_id *next);
 bool kv_ktree_root(const struct kv_ktree *tree, struct kv_id *ret_root_id); /* false when purged */
 size_t kv_ktree_cached(struct kv_ktree *tree);
 

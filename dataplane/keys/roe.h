@@ -30,6 +30,7 @@ struct kv_roe_receipt {
 
 struct kv_roe_ops {
     const char *name;
+    bool shared; /* several instances on different machines may use it at once */
     KV_RC (*open)(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe);
     /* A fresh wrapping key for `id`, durable before it returns. KV_E_INVALID_STATE when another root is staged
      * or `id` is active; the staged one again is KV_OK and keeps its key. */

@@ -272,6 +272,13 @@ static void file_close(struct kv_roe *base)
     kv_free(roe);
 }
 
+#ifdef KV_FAULTS
+int kv_roe_file_fd(const struct kv_roe *roe)
+{
+    return ((const struct file_roe *)roe)->medium.fd;
+}
+#endif
+
 const struct kv_roe_ops kv_roe_file = {
     .name = "file",
     .open = file_open,

@@ -32,4 +32,10 @@ void kv_medium_forget(struct kv_medium *medium); /* wipes the buffer */
 KV_RC kv_medium_read_at(int fd, uint8_t *target, size_t len, uint64_t offset);
 KV_RC kv_medium_write_at(int fd, const uint8_t *source, size_t len, uint64_t offset);
 
+#ifdef KV_FAULTS
+/* The file provider for several processes of one machine at once: what a test of several instances runs on. */
+extern const struct kv_roe_ops kv_roe_file_shared;
+int kv_roe_file_fd(const struct kv_roe *roe);
+#endif
+
 #endif

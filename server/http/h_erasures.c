@@ -69,13 +69,14 @@ static void write_links(struct kv_buf *out, const struct kv_erasure_view *erasur
 static void write_instances(struct kv_buf *out, const struct kv_erasure_view *erasure)
 {
     kv_out_array(out, "instances");
-    if (!kv_id_is_zero(&erasure->instance)) {
+    for (size_t i = 0; i < erasure->instance_count; i++) {
+        const struct kv_erasure_instance *instance = &erasure->instances[i];
         kv_out_open(out);
-        kv_out_id(out, "id", "ins", &erasure->instance);
-        kv_out_text(out, "how", "self");
-        kv_out_time(out, "fenced_at", erasure->fenced_us);
-        if (erasure->purged_us != 0) {
-            kv_out_time(out, "purged_at", erasure->purged_us);
+        kv_out_id(out, "id", "ins", &instance->id);
+        kv_out_text(out, "how", instance->how);
+        kv_out_time(out, "fenced_at", instance->fenced_us);
+        if (instance->purged_us != 0) {
+            kv_out_time(out, "purged_at", instance->purged_us);
         }
         kv_out_close(out);
     }

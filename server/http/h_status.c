@@ -104,6 +104,21 @@ static void write_work(struct kv_buf *out, const struct kv_req *req, const struc
     kv_out_close(out);
 }
 
+static void write_instances(struct kv_buf *out, const struct kv_status_view *view)
+{
+    kv_out_array(out, "instances");
+    for (size_t i = 0; i < view->instance_count; i++) {
+        const struct kv_instance_item *instance = &view->instances[i];
+        kv_out_open(out);
+        kv_out_id(out, "id", "ins", &instance->id);
+        kv_out_text(out, "state", instance->state);
+        kv_out_bool(out, "self", instance->self);
+        kv_out_time(out, "started_at", instance->started_us);
+        kv_out_close(out);
+    }
+    kv_out_array_end(out);
+}
+
 static void warn(struct kv_buf *out, bool so, const char *code, const char *text)
 {
     if (so) {
@@ -148,6 +163,7 @@ KV_RC kv_h_status(struct kv_call *call, struct kv_req *req)
     kv_h_write_tiers(out, call->svc, true);
     kv_out_array_end(out);
     write_work(out, req, &view);
+    write_instances(out, &view);
     write_warnings(out, facts, &view);
     kv_out_close(out);
     return KV_OK;

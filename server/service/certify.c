@@ -17,8 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits that hold for one instance with a root in a file or in memory; their texts are in the certificate. */
+/* Limits that hold for each erasure; their texts are in the certificate. */
 static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9", "L10"};
+static const char *const limits_expired[] = {"L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L10"};
 
 size_t kv_svc_erasure_limits(const char *const **ret_codes)
 {
@@ -39,6 +40,10 @@ struct certify_tx {
     struct kv_store_batch batch;
     uint64_t request_index, destroy_index;
     struct kv_id certificate;
+    struct kv_store_erasure_instance *parts; /* SVC_INSTANCES_MAX */
+    struct kv_cert_instance *instances;      /* the same, as the certificate says it */
+    size_t instance_count;
+    bool expired; /* one of them */
 };
 
 /* --- the signed certificate -------------------------------------------------------------------------------------- */
@@ -80,10 +85,8 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .old_root = tx->batch.old_root,
                                     .new_root = tx->batch.new_root,
                                     .destroyed_us = tx->batch.destroyed_us,
-                                    .instance = svc->instance,
-                                    .fenced_how = "self",
-                                    .fenced_us = job->at_us[KV_ERASURE_FENCED],
-                                    .purged_us = job->at_us[KV_ERASURE_PURGED],
+                                    .instances = tx->instances,
+                                    .instance_count = tx->instance_count,
                                     /* One that did not open before proves nothing and is not counted. */
                                     .samples = job->facts.control_opened,
                                     .control_opened = job->facts.control_opened,
@@ -93,8 +96,9 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .slots_absent = (job->facts.checks & KV_ERASED_SLOTS_ABSENT) != 0,
                                     .verified_us = job->at_us[KV_ERASURE_VERIFIED],
                                     .assurance = "E2",
-                                    .limits = limits,
-                                    .limit_count = sizeof limits / sizeof limits[0],
+                                    .limits = tx->expired ? limits_expired : limits,
+                                    .limit_count = tx->expired ? sizeof limits_expired / sizeof limits_expired[0]
+                                                               : sizeof limits / sizeof limits[0],
                                     .log_origin = origin,
                                     .request_index = tx->request_index,
                                     .destroy_index = tx->destroy_index,
@@ -167,15 +171,50 @@ static KV_RC leaf_of(struct erase_round *round, const struct kv_id *tenant, enum
     return kv_store_leaf_find(round->pg, tenant, KV_BYTES(ref, sizeof ref), &round->info, ret_index);
 }
 
+/* Who took part, as the transactions that fenced and purged left it. */
+static KV_RC load_instances(struct certify_tx *tx)
+{
+    struct erase_round *round = tx->round;
+    size_t count = 0;
+    tx->instance_count = 0;
+    KV_TRY(kv_store_erasure_instances(round->pg, &tx->job->id, 1, SVC_INSTANCES_MAX, &round->info, tx->parts, &count));
+    for (size_t i = 0; i < count; i++) {
+        const struct kv_store_erasure_instance *part = &tx->parts[i];
+        if (part->fenced_how == KV_FENCED_NOT) {
+            continue; /* it said what it had, and left before it was asked for more */
+        }
+        bool expired = part->fenced_how == KV_FENCED_EXPIRED || part->purged_how == KV_FENCED_EXPIRED;
+        tx->expired = tx->expired || expired;
+        tx->instances[tx->instance_count++] =
+            (struct kv_cert_instance){.id = part->instance,
+                                      .how = kv_fenced_how_name(expired ? KV_FENCED_EXPIRED : part->fenced_how),
+                                      .fenced_us = part->fenced_us,
+                                      .purged_us = part->purged_us};
+    }
+    if (tx->instance_count == 0) { /* fenced by a version that knew of no others */
+        tx->instances[tx->instance_count++] = (struct kv_cert_instance){.id = round->svc->instance,
+                                                                        .how = kv_fenced_how_name(KV_FENCED_SELF),
+                                                                        .fenced_us = tx->job->at_us[KV_ERASURE_FENCED],
+                                                                        .purged_us = tx->job->at_us[KV_ERASURE_PURGED]};
+    }
+    return KV_OK;
+}
+
 static KV_RC issue(struct erase_round *round, struct kv_store_erasure *job)
 {
-    struct certify_tx tx = {.round = round, .job = job};
+    struct kv_store_erasure_instance *parts KV_CLEANUP(kv_freep) = kv_alloc_array(SVC_INSTANCES_MAX, sizeof *parts);
+    struct kv_cert_instance *instances KV_CLEANUP(kv_freep) = kv_alloc_array(SVC_INSTANCES_MAX, sizeof *instances);
+    struct certify_tx tx = {.round = round, .job = job, .parts = parts, .instances = instances};
+    if (parts == NULL || instances == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(load_instances(&tx));
     KV_TRY(svc_sequence(round->svc, round->pg, &round->info, NULL)); /* the leaves that it cites have their places */
     KV_TRY(leaf_of(round, &job->tenant, SVC_REF_REQUEST, &job->id, &tx.request_index));
     KV_TRY(leaf_of(round, &job->tenant, SVC_REF_DESTROY, &job->id, &tx.destroy_index));
     KV_TRY(kv_store_batch_get(round->pg, &job->batch, &round->info, &tx.batch));
     KV_TRY(kv_id_new(round->svc->env, &tx.certificate));
-    return kv_pg_tx(round->pg, KV_TX_CERTIFICATE, certificate_tx, &tx, &round->info, NULL);
+    return erase_tx(round, KV_TX_CERTIFICATE, certificate_tx, &tx, NULL);
 }
 
 /* --- the bundle -------------------------------------------------------------------------------------------------- */
@@ -233,7 +272,7 @@ static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
     if (rc == KV_OK) {
         tx.bundle = kv_buf_bytes(&parts->text);
         bool in_doubt = false;
-        rc = kv_pg_tx(round->pg, KV_TX_BUNDLE, bundle_tx, &tx, &round->info, &in_doubt);
+        rc = erase_tx(round, KV_TX_BUNDLE, bundle_tx, &tx, &in_doubt);
         if (in_doubt) { /* the next round may not see this job any more: who waits for it has to look now and again */
             svc_erasure_publish(round->svc, job);
         }

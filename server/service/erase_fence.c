@@ -10,36 +10,37 @@
 
 #include <string.h>
 
-static KV_RC collect_facts(struct erase_round *round, struct kv_store_erasure *job)
+static KV_RC collect_facts(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *facts)
 {
     struct kv_scope_usage usage;
     struct kv_buf ids;
     struct kv_hash root;
-    KV_TRY(kv_engine_scope_usage(round->svc->engine, &job->session, &usage));
+    KV_TRY(kv_engine_scope_usage(svc->engine, session, &usage));
     kv_buf_init(&ids, usage.blocks * sizeof(struct kv_block_id)); /* fenced: there will be no more */
-    enum kv_err rc = kv_engine_scope_blocks(round->svc->engine, &job->session, &ids);
+    enum kv_err rc = kv_engine_scope_blocks(svc->engine, session, &ids);
     if (rc == KV_OK) {
         rc = kv_merkle_root_of(ids.data, 32, ids.len / 32, &root);
     }
     kv_buf_done(&ids);
     KV_TRY(rc);
-    job->facts = (struct kv_store_facts){.blocks = usage.blocks,
-                                         .bytes = usage.plaintext_bytes,
-                                         .dram_blocks = usage.dram_blocks,
-                                         .dram_bytes = usage.dram_bytes,
-                                         .nvme_blocks = usage.nvme_blocks,
-                                         .nvme_bytes = usage.nvme_bytes};
-    memcpy(job->facts.block_root, root.b, sizeof root.b);
+    *facts = (struct kv_store_facts){.blocks = usage.blocks,
+                                     .bytes = usage.plaintext_bytes,
+                                     .dram_blocks = usage.dram_blocks,
+                                     .dram_bytes = usage.dram_bytes,
+                                     .nvme_blocks = usage.nvme_blocks,
+                                     .nvme_bytes = usage.nvme_bytes};
+    memcpy(facts->block_root, root.b, sizeof root.b);
     return KV_OK;
 }
 
 /* Headers of some blocks, framed with their lengths. */
-static KV_RC collect_samples(struct erase_round *round, struct kv_store_erasure *job, struct kv_buf *framed)
+static KV_RC collect_samples(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *facts,
+                             struct kv_buf *framed)
 {
     struct kv_buf headers;
     uint32_t lens[ERASE_SAMPLES_MAX], count = 0;
     kv_buf_init(&headers, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = kv_engine_sample(round->svc->engine, &job->session, ERASE_SAMPLES_MAX, &headers, lens, &count);
+    enum kv_err rc = kv_engine_sample(svc->engine, session, ERASE_SAMPLES_MAX, &headers, lens, &count);
     size_t at = 0;
     for (uint32_t i = 0; i < count && rc == KV_OK; i++) {
         uint8_t len[4];
@@ -50,12 +51,20 @@ static KV_RC collect_samples(struct erase_round *round, struct kv_store_erasure 
         at += lens[i];
     }
     kv_buf_done(&headers);
-    job->facts.samples = count;
+    facts->samples = count;
     return rc == KV_OK ? kv_buf_check(framed) : rc;
+}
+
+KV_RC erase_collect(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *ret_facts,
+                    struct kv_buf *framed)
+{
+    KV_TRY(collect_facts(svc, session, ret_facts));
+    return collect_samples(svc, session, ret_facts, framed);
 }
 
 struct job_tx {
     struct erase_round *round;
+    const struct erase_others *others;
     struct kv_store_erasure *job;
     struct kv_bytes samples;
 };
@@ -65,20 +74,24 @@ static KV_RC fenced_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct job_tx *tx = ctx;
     KV_TRY(kv_store_erasure_set_facts(pg, &tx->job->id, &tx->job->facts, info));
     KV_TRY(kv_store_erasure_set_samples(pg, &tx->job->id, tx->samples, info));
+    KV_TRY(erase_record_fenced(pg, tx->round, tx->others, tx->job, info));
     return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_REQUESTED, KV_ERASURE_FENCED, erase_now_us(tx->round),
                                     info);
 }
 
 /* Nobody uses the session any more and its records are in the log: what there is of it can be written down. */
-static KV_RC fence_job(struct erase_round *round, struct kv_store_erasure *job)
+static KV_RC fence_job(struct erase_round *round, const struct erase_others *others, struct kv_store_erasure *job,
+                       bool *ret_fenced)
 {
-    KV_TRY(collect_facts(round, job));
     struct kv_buf framed;
     kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = collect_samples(round, job, &framed);
+    enum kv_err rc = erase_collect(round->svc, &job->session, &job->facts, &framed);
     if (rc == KV_OK) {
-        struct job_tx tx = {.round = round, .job = job, .samples = kv_buf_bytes(&framed)};
-        rc = kv_pg_tx(round->pg, KV_TX_ERASE_FENCED, fenced_tx, &tx, &round->info, NULL);
+        rc = erase_others_fenced(round, others, job, &framed, ret_fenced);
+    }
+    if (rc == KV_OK && *ret_fenced) {
+        struct job_tx tx = {.round = round, .others = others, .job = job, .samples = kv_buf_bytes(&framed)};
+        rc = erase_tx(round, KV_TX_ERASE_FENCED, fenced_tx, &tx, NULL);
     }
     kv_buf_done(&framed);
     return rc;
@@ -105,10 +118,54 @@ static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_
     return count;
 }
 
+/* Those that nobody uses any more, here or elsewhere; *ret_left: how many somebody still may use. */
+static KV_RC fence_revoked(struct erase_round *round, const bool revoked[KV_ERASE_BATCH], size_t *ret_left)
+{
+    struct erase_others *others KV_CLEANUP(kv_freep) = kv_alloc(sizeof *others);
+    if (others == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    *ret_left = 0;
+    KV_TRY(erase_others_look(round, others));
+    for (size_t i = 0; i < round->job_count; i++) {
+        if (!revoked[i] || round->jobs[i].state != KV_ERASURE_REQUESTED) {
+            continue;
+        }
+        bool fenced = false;
+        enum kv_err rc = fence_job(round, others, &round->jobs[i], &fenced);
+        if (rc == KV_OK && fenced) {
+            erase_moved(round, &round->jobs[i], KV_ERASURE_FENCED);
+        }
+        *ret_left += rc == KV_OK && !fenced;
+        erase_put_off(round, rc);
+        if (rc == KV_E_DB_UNAVAILABLE || rc == KV_E_STALE) {
+            return rc;
+        }
+    }
+    return KV_OK;
+}
+
+/* While others are waited for and nothing else is to be done, a few times here: a round of its own costs more. */
+static KV_RC fence_patiently(struct erase_round *round, const bool revoked[KV_ERASE_BATCH], size_t count)
+{
+    size_t left = count, before = 0;
+    for (int tries = 0; left > 0 && tries < ERASE_LOOKS; tries++) {
+        before = left;
+        KV_TRY(fence_revoked(round, revoked, &left));
+        round->waiting = left > 0;
+        if (left == 0 || left < before || round->put_off != KV_OK || atomic_load(&round->svc->stopping)) {
+            break;
+        }
+        erase_pause(round);
+    }
+    return KV_OK;
+}
+
 KV_RC erase_fence(struct erase_round *round)
 {
     bool revoked[KV_ERASE_BATCH] = {false};
-    if (revoke_requested(round, revoked) == 0) {
+    size_t count = revoke_requested(round, revoked);
+    if (count == 0) {
         return KV_OK;
     }
     /* Their records come before the erasures' in the log. */
@@ -118,18 +175,7 @@ KV_RC erase_fence(struct erase_round *round)
         erase_put_off(round, rc);
         return KV_OK;
     }
-    for (size_t i = 0; i < round->job_count; i++) {
-        if (revoked[i]) {
-            rc = fence_job(round, &round->jobs[i]);
-            if (rc == KV_OK) {
-                erase_moved(round, &round->jobs[i], KV_ERASURE_FENCED);
-            }
-            erase_put_off(round, rc);
-        }
-        if (rc == KV_E_DB_UNAVAILABLE) {
-            return rc;
-        }
-    }
+    KV_TRY(fence_patiently(round, revoked, count));
     ERASE_STEP_FAULT("erase/fenced");
     return KV_OK;
 }

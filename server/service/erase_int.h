@@ -13,6 +13,8 @@
 #include "server/service/svc_int.h"
 
 #define ERASE_FENCE_WAIT_NS (5 * KV_S_NS)
+#define ERASE_LOOKS 8 /* at other instances in one round */
+#define ERASE_LOOK_NS (30 * KV_MS_NS)
 
 /* A fault point that stands for "the process ended here, or the step failed". */
 #define ERASE_STEP_FAULT(name)    \
@@ -29,13 +31,15 @@ struct erase_round {
     struct kv_svc *svc;
     struct kv_pg *pg;
     struct kv_errinfo info;
-    int64_t fence;
+    int64_t fence;        /* that this eraser took last; 0: released */
+    bool elsewhere;       /* another instance erases */
     struct kv_id root_id; /* kroot's when the round began */
     struct kv_store_batch batch;
     struct kv_store_erasure *jobs; /* KV_ERASE_BATCH of them, owned by the eraser thread */
     size_t job_count;
     struct kv_secret *fresh; /* E' between stage and re-key */
     struct kv_buf blob;      /* E', wrapped */
+    bool waiting;            /* for other instances: the next round comes soon */
     enum kv_err put_off;     /* the first job that is left for the next round; the others went on */
     struct kv_errinfo put_off_info;
 };
@@ -45,9 +49,40 @@ void erase_put_off(struct erase_round *round, enum kv_err rc);
 
 uint64_t erase_now_us(const struct erase_round *round);
 
+/* kv_pg_tx of the eraser: nothing in it happens when somebody has taken over, and nobody does before it ends. */
+KV_RC erase_tx(struct erase_round *round, enum kv_tx what, kv_pg_tx_fn fn, void *ctx, bool *ret_in_doubt);
+/* Before the provider is told to do anything: KV_E_STALE when somebody has taken over. */
+KV_RC erase_confirm(struct erase_round *round);
+
 /* The commit that moved a job is done: memory follows, and those who watch learn it. */
 void erase_moved(const struct erase_round *round, struct kv_store_erasure *job, enum kv_erasure_state state);
 void erase_all_moved(struct erase_round *round, enum kv_erasure_state from, enum kv_erasure_state to);
+
+/* What is here of a session that nobody uses any more: counts, and headers of some blocks, each framed with its length,
+ * appended to `framed`. */
+KV_RC erase_collect(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *ret_facts,
+                    struct kv_buf *framed);
+
+/* --- erase_instances.c: the other instances */
+struct erase_others {
+    struct svc_peer peers[SVC_INSTANCES_MAX];
+    size_t count;
+};
+/* Looks at them once, and ends those whose lease ran out. */
+KV_RC erase_others_look(struct erase_round *round, struct erase_others *ret_others);
+/* All of them use the session of `job` no more, and their records of it are in the log; what they had is added to its
+ * facts and samples. */
+KV_RC erase_others_fenced(struct erase_round *round, const struct erase_others *others, struct kv_store_erasure *job,
+                          struct kv_buf *framed, bool *ret_fenced);
+/* All of them hold nothing from before `root`. */
+bool erase_others_purged(const struct erase_others *others, const struct kv_id *root);
+/* In the transaction that says so: who they were, and this instance. */
+KV_RC erase_record_fenced(struct kv_pg *pg, struct erase_round *round, const struct erase_others *others,
+                          const struct kv_store_erasure *job, struct kv_errinfo *info);
+KV_RC erase_record_purged(struct kv_pg *pg, struct erase_round *round, const struct erase_others *others,
+                          struct kv_errinfo *info);
+/* A little time for others to get further. */
+void erase_pause(struct erase_round *round);
 
 /* Every step works on the jobs that are in its state and leaves the others alone. */
 KV_RC erase_fence(struct erase_round *round);

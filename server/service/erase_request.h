@@ -50,6 +50,11 @@ void svc_group_view(struct kv_svc *svc, const struct kv_store_group *group,
 /* The janitor's step: open groups go on and end. */
 KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 
+/* What this instance has of a session that was revoked, for whichever instance erases it. After the revocation was
+ * applied here, before it is acknowledged. Thread: lease. */
+KV_RC svc_erase_report(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *revocation,
+                       struct kv_errinfo *info);
+
 /* The request's audit entry. */
 KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
                        struct kv_errinfo *info);

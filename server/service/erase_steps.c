@@ -47,16 +47,33 @@ static KV_RC staged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-static KV_RC stage_root(struct erase_round *round)
+static KV_RC make_root(struct erase_round *round, const struct kv_id *leftover)
 {
     struct kv_roe *roe = round->svc->roe;
-    struct kv_id active, staged;
-    KV_TRY(roe->ops->list(roe, &active, &staged));
-    if (!kv_id_is_zero(&staged)) { /* a leftover of an attempt whose batch was never written */
-        KV_TRY(roe->ops->discard(roe, &staged));
+    if (!kv_id_is_zero(leftover)) { /* of an attempt whose batch was never written */
+        KV_TRY(roe->ops->discard(roe, leftover));
     }
     KV_TRY(roe->ops->create(roe, &round->batch.new_root));
     return roe->ops->wrap(roe, &round->batch.new_root, round->fresh, &round->blob);
+}
+
+/* What is discarded was there before the fence was looked at once more. So it is nothing that another eraser made after
+ * this one lost the fence, even if this process is stopped right here and goes on an hour later. */
+static KV_RC stage_root(struct erase_round *round)
+{
+    struct kv_svc *svc = round->svc;
+    struct kv_id active, staged;
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    KV_TRY(rc);
+    ERASE_STEP_FAULT("erase/stage-listed");
+    KV_TRY(erase_confirm(round));
+    ERASE_STEP_FAULT("erase/stage-create");
+    pthread_mutex_lock(&svc->roe_mutex);
+    rc = make_root(round, &staged);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    return rc;
 }
 
 struct path_tx {
@@ -89,7 +106,7 @@ static KV_RC leave_out_damaged(struct erase_round *round, size_t *ret_fit)
         enum kv_err rc = KV_OK;
         if (job.state == KV_ERASURE_FENCED) {
             struct path_tx tx = {.round = round, .job = &round->jobs[i]};
-            rc = kv_pg_tx(round->pg, KV_TX_ERASE_PATH, path_tx, &tx, &round->info, NULL);
+            rc = erase_tx(round, KV_TX_ERASE_PATH, path_tx, &tx, NULL);
             fit += rc == KV_OK;
         }
         if (rc == KV_E_DB_UNAVAILABLE) {
@@ -121,11 +138,8 @@ KV_RC erase_stage(struct erase_round *round)
     KV_TRY(kv_id_new(svc->env, &round->batch.id));
     KV_TRY(svc->env->random(svc->env->ctx, round->batch.new_root.b, sizeof round->batch.new_root.b));
     KV_TRY(kv_secret_random(svc->env, 32, &round->fresh));
-    pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = stage_root(round);
-    pthread_mutex_unlock(&svc->roe_mutex);
-    KV_TRY(rc);
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_STAGED, staged_tx, round, &round->info, NULL));
+    KV_TRY(stage_root(round));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_STAGED, staged_tx, round, NULL));
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_FENCED) {
             round->jobs[i].batch = round->batch.id;
@@ -248,6 +262,7 @@ KV_RC erase_destroy(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_REKEYED) {
         return KV_OK;
     }
+    KV_TRY(erase_confirm(round));
     ERASE_STEP_FAULT("erase/destroy");
     struct destroy_tx tx = {.round = round};
     pthread_mutex_lock(&svc->roe_mutex);
@@ -255,7 +270,7 @@ KV_RC erase_destroy(struct erase_round *round)
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     ERASE_STEP_FAULT("erase/destroyed");
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_DESTROYED, destroyed_tx, &tx, &round->info, NULL));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_DESTROYED, destroyed_tx, &tx, NULL));
     round->batch.state = KV_BATCH_DESTROYED;
     round->batch.has_receipt = true;
     round->batch.destroyed_us = tx.receipt.realtime_us;
@@ -266,10 +281,17 @@ KV_RC erase_destroy(struct erase_round *round)
 
 /* --- PURGED: memory holds nothing that was opened before --------------------------------------------------------- */
 
+struct purged_tx {
+    struct erase_round *round;
+    const struct erase_others *others;
+};
+
 static KV_RC purged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
-    struct erase_round *round = ctx;
+    const struct purged_tx *tx = ctx;
+    struct erase_round *round = tx->round;
     uint64_t at = erase_now_us(round);
+    KV_TRY(erase_record_purged(pg, round, tx->others, info));
     KV_TRY(kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_DESTROYED, KV_BATCH_PURGED, at, NULL, info));
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_DESTROYED) {
@@ -279,14 +301,10 @@ static KV_RC purged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-/* This process is the only instance, so its own purge is everybody's. Sessions that live keep their block keys: those
- * do not depend on the root's epoch. */
-KV_RC erase_purge(struct erase_round *round)
+/* Sessions that live keep their block keys: those do not depend on the root's epoch. */
+static KV_RC purge_self(struct erase_round *round)
 {
     struct kv_store_kroot kroot = {0};
-    if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_DESTROYED) {
-        return KV_OK;
-    }
     KV_TRY(kv_store_kroot_get(round->pg, &round->info, &kroot));
     enum kv_err rc =
         kv_id_equal(&kroot.root_id, &round->batch.new_root)
@@ -300,7 +318,40 @@ KV_RC erase_purge(struct erase_round *round)
         KV_TRY(svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id,
                                   kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS));
     }
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_PURGED, purged_tx, round, &round->info, NULL));
+    return KV_OK;
+}
+
+/* All others have left the old root, or their leases are over. */
+static KV_RC await_others(struct erase_round *round, struct erase_others *others)
+{
+    bool purged = false;
+    for (int tries = 0; !purged && tries < ERASE_LOOKS && !atomic_load(&round->svc->stopping); tries++) {
+        if (tries > 0) {
+            erase_pause(round);
+        }
+        KV_TRY(erase_others_look(round, others));
+        purged = erase_others_purged(others, &round->batch.new_root);
+    }
+    round->waiting = !purged;
+    return KV_OK;
+}
+
+KV_RC erase_purge(struct erase_round *round)
+{
+    struct erase_others *others KV_CLEANUP(kv_freep) = kv_alloc(sizeof *others);
+    if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_DESTROYED) {
+        return KV_OK;
+    }
+    if (others == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(purge_self(round));
+    KV_TRY(await_others(round, others));
+    if (round->waiting) {
+        return KV_OK;
+    }
+    struct purged_tx tx = {.round = round, .others = others};
+    KV_TRY(erase_tx(round, KV_TX_ERASE_PURGED, purged_tx, &tx, NULL));
     round->batch.state = KV_BATCH_PURGED;
     erase_all_moved(round, KV_ERASURE_DESTROYED, KV_ERASURE_PURGED);
     ERASE_STEP_FAULT("erase/purged");

@@ -215,13 +215,13 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
     struct verify_tx tx = {.round = round, .job = job};
     KV_TRY(check_root_gone(round, &gone));
     KV_TRY(check_old_row(round, &refused));
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_CHECK_SLOTS, slots_tx, &tx, &round->info, NULL));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_CHECK_SLOTS, slots_tx, &tx, NULL));
     job->facts.checks = (gone ? (uint32_t)KV_ERASED_ROOT_GONE : 0) | (refused ? (uint32_t)KV_ERASED_ROW_REFUSED : 0) |
                         (tx.absent ? (uint32_t)KV_ERASED_SLOTS_ABSENT : 0);
     if (KV_FAULT("erase/verify-fails")) {
         job->facts.opened_after = 1;
     }
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_VERIFIED, verified_tx, &tx, &round->info, NULL));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_VERIFIED, verified_tx, &tx, NULL));
     erase_moved(round, job, passed(&job->facts) ? KV_ERASURE_VERIFIED : KV_ERASURE_QUARANTINED);
     if (job->state == KV_ERASURE_QUARANTINED) {
         svc_metrics_quarantined(job);
@@ -249,7 +249,7 @@ KV_RC erase_verify(struct erase_round *round)
             KV_TRY(verify_job(round, &round->jobs[i]));
         }
     }
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_BATCH_DONE, done_tx, round, &round->info, NULL));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_BATCH_DONE, done_tx, round, NULL));
     if (KV_FAULT("erase/verified")) {
         return KV_E_INTERNAL;
     }

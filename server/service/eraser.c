@@ -67,6 +67,7 @@ void svc_eraser_signal(struct kv_svc *svc)
 
 /* --- ownership --------------------------------------------------------------------------------------------------- */
 
+/* KV_E_STALE: another instance erases, and its lease runs. */
 static KV_RC take_fence(struct erase_round *round)
 {
     struct kv_store_kroot kroot = {0};
@@ -75,6 +76,23 @@ static KV_RC take_fence(struct erase_round *round)
     round->root_id = kroot.root_id;
     kv_store_kroot_done(&kroot);
     return svc_root_check(round->svc, round->pg, &round->info);
+}
+
+static KV_RC release_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    const struct erase_round *round = ctx;
+    return kv_store_kroot_release(pg, round->fence, info);
+}
+
+/* Nothing is left to do: whichever instance is asked next begins at once. */
+static KV_RC release_fence(struct erase_round *round)
+{
+    if (round->fence != 0) {
+        enum kv_err rc = kv_pg_tx(round->pg, KV_TX_ERASE_RELEASE, release_tx, round, &round->info, NULL);
+        KV_TRY(rc == KV_E_STALE ? KV_OK : rc);
+        round->fence = 0;
+    }
+    return KV_OK;
 }
 
 /* --- finding the batch ------------------------------------------------------------------------------------------- */
@@ -103,12 +121,13 @@ static KV_RC abandon_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 static KV_RC abandon(struct erase_round *round)
 {
     struct kv_svc *svc = round->svc;
+    KV_TRY(erase_confirm(round));
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->discard(svc->roe, &round->batch.new_root);
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     struct abandon_tx tx = {.round = round};
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_ABANDON, abandon_tx, &tx, &round->info, NULL));
+    KV_TRY(erase_tx(round, KV_TX_ERASE_ABANDON, abandon_tx, &tx, NULL));
     round->batch = (struct kv_store_batch){0};
     return KV_OK;
 }
@@ -198,9 +217,15 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     atomic_store(&round->svc->erasures_open, open);
     if (open == 0 && batches == 0) {
+        KV_TRY(release_fence(round));
         return svc_root_check(round->svc, round->pg, &round->info); /* nobody else looks while nothing is erased */
     }
-    KV_TRY(take_fence(round));
+    enum kv_err taken = take_fence(round);
+    round->elsewhere = taken == KV_E_STALE;
+    KV_TRY(round->elsewhere ? KV_OK : taken);
+    if (round->elsewhere) {
+        return KV_OK;
+    }
     KV_TRY(find_batch(round));
     *ret_jobs = round->job_count;
     KV_TRY(steps(round));
@@ -223,6 +248,7 @@ static void round_done(struct erase_round *round)
     round->batch = (struct kv_store_batch){0};
     round->info = round->put_off_info = (struct kv_errinfo){0};
     round->put_off = KV_OK;
+    round->waiting = false;
 }
 
 /* Until there is work, for at most `ns`. */
@@ -240,8 +266,10 @@ static void await_work(struct kv_svc *svc, unsigned *seen, uint64_t ns)
 void *svc_eraser_main(void *arg)
 {
     struct kv_svc *svc = arg;
-    struct erase_round round = {
-        .svc = svc, .pg = svc->eraser.pg, .jobs = kv_alloc_array(KV_ERASE_BATCH, sizeof *round.jobs)};
+    struct erase_round round = {.svc = svc,
+                                .pg = svc->eraser.pg,
+                                .fence = svc->start_fence,
+                                .jobs = kv_alloc_array(KV_ERASE_BATCH, sizeof *round.jobs)};
     unsigned seen = 0;
     enum kv_err last = KV_OK;
     while (round.jobs != NULL && !atomic_load(&svc->stopping)) {
@@ -257,7 +285,7 @@ void *svc_eraser_main(void *arg)
         if (rc != KV_OK) {
             svc_sleep(svc, RETRY_NS);
         } else if (jobs == 0) {
-            await_work(svc, &seen, IDLE_NS);
+            await_work(svc, &seen, round.elsewhere ? RETRY_NS : IDLE_NS);
         }
     }
     kv_free(round.jobs);

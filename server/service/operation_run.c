@@ -18,19 +18,22 @@
 #define IDLE_NS (1 * KV_S_NS)
 #define EXPIRE_MAX 1000
 
-static const struct {
+struct kind {
     const char *kind;
     svc_operation_piece *piece;
-} kinds[] = {
-    {"audit.verify", svc_run_audit_verify},
-    {"tier.drain", svc_run_drain_dram},
+    bool local; /* about what the instance has that was asked */
 };
 
-static svc_operation_piece *piece_of(const char *kind)
+static const struct kind kinds[] = {
+    {"audit.verify", svc_run_audit_verify, false},
+    {"tier.drain", svc_run_drain_dram, true},
+};
+
+static const struct kind *kind_of(const char *name)
 {
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        if (strcmp(kinds[i].kind, kind) == 0) {
-            return kinds[i].piece;
+        if (strcmp(kinds[i].kind, name) == 0) {
+            return &kinds[i];
         }
     }
     return NULL;
@@ -53,6 +56,23 @@ static uint64_t now_us(const struct kv_svc *svc)
 }
 
 /* --- durable steps ----------------------------------------------------------------------------------------------- */
+
+static KV_RC take_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    const struct svc_operation_run *run = ctx;
+    return kv_store_operation_take(pg, &run->row.id, &run->svc->instance, info);
+}
+
+/* Whose instance has ended is taken over. What is about one instance's own memory ended with it. */
+static KV_RC take(struct svc_operation_run *run, bool *ret_taken)
+{
+    *ret_taken = !kv_id_equal(&run->row.instance, &run->svc->instance);
+    if (*ret_taken) {
+        KV_TRY(kv_pg_tx(run->pg, KV_TX_OPERATION_TAKE, take_tx, run, &run->info, NULL));
+        run->row.instance = run->svc->instance;
+    }
+    return KV_OK;
+}
 
 static KV_RC progress_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
@@ -108,19 +128,24 @@ static KV_RC load_position(struct svc_operation_run *run)
 
 static KV_RC run_piece(struct svc_operation_run *run)
 {
-    svc_operation_piece *piece = piece_of(run->row.kind);
+    const struct kind *kind = kind_of(run->row.kind);
+    bool was_anothers = !kv_id_is_zero(&run->row.instance), taken = false;
+    KV_TRY(take(run, &taken));
     if (run->row.cancel_requested_us != 0) {
         return end(run, KV_OPERATION_CANCELED);
     }
-    if (piece == NULL) {
+    if (kind == NULL) {
         return fail(run, KV_E_UNSUPPORTED);
+    }
+    if (kind->local && taken && was_anothers) {
+        return fail(run, kv_fail(&run->info, KV_E_MISSING, "the instance that was asked has ended"));
     }
     KV_TRY(begin(run));
     if (KV_FAULT("operation/begun")) {
         return KV_E_DB_UNAVAILABLE;
     }
     KV_TRY(load_position(run));
-    enum kv_err rc = piece(run);
+    enum kv_err rc = kind->piece(run);
     if (rc == KV_E_DB_UNAVAILABLE || rc == KV_E_BUSY) {
         return rc;
     }
@@ -148,7 +173,7 @@ static KV_RC run_all(struct svc_operation_run *run, struct kv_store_operation *r
 {
     size_t max = (size_t)KV_MAX_OPERATIONS_OPEN;
     enum kv_err put_off = KV_OK;
-    enum kv_err first = kv_store_operation_list_open(run->pg, max, &run->info, rows, ret_open);
+    enum kv_err first = kv_store_operation_list_open(run->pg, &run->svc->instance, max, &run->info, rows, ret_open);
     for (size_t i = 0; first == KV_OK && i < *ret_open && !atomic_load(&run->svc->stopping); i++) {
         run->row = rows[i];
         kv_buf_init(&run->position, KV_OPERATION_POSITION_BYTES_MAX);

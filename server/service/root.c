@@ -23,6 +23,9 @@
 #include <string.h>
 
 #define WRAPPED_BYTES_MAX 4096
+#define CHECK_TRIES 8
+#define SETTLE_NS (100 * KV_MS_NS)
+#define FIRST_TRIES 3
 
 static const char text_lost[] = "the root of erasure belongs to another database; connect the database it was made "
                                 "with, or move the root file away to start afresh";
@@ -140,29 +143,87 @@ KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struc
     return KV_OK;
 }
 
-KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+KV_RC svc_root_still(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info)
 {
-    struct kv_id active, staged;
     struct kv_store_kroot kroot = {0};
-    enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
-    if (rc == KV_E_MISSING) { /* a fresh database behind the same name */
-        svc_quarantine(svc, text_lost);
-    }
-    KV_TRY(rc);
-    struct kv_id root = kroot.root_id;
+    KV_TRY(kv_store_kroot_get(pg, info, &kroot));
+    bool still = kroot.fence == fence || KV_FAULT("store/unfenced");
     kv_store_kroot_done(&kroot);
+    return still ? KV_OK : kv_fail(info, KV_E_STALE, "another eraser has taken over");
+}
+
+static KV_RC root_in_database(struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root)
+{
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_get(pg, info, &kroot));
+    *ret_root = kroot.root_id;
+    kv_store_kroot_done(&kroot);
+    return KV_OK;
+}
+
+static KV_RC list(struct kv_svc *svc, struct kv_errinfo *info, struct kv_id *ret_active, struct kv_id *ret_staged)
+{
     pthread_mutex_lock(&svc->roe_mutex);
-    rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    enum kv_err rc = svc->roe->ops->list(svc->roe, ret_active, ret_staged);
     pthread_mutex_unlock(&svc->roe_mutex);
     atomic_store(&svc->root_ok, rc == KV_OK);
-    if (rc != KV_OK) {
-        return kv_fail(info, rc, "the root of erasure cannot be read");
+    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure cannot be read");
+}
+
+/* One look at both sides. Another instance may replace the root in the middle of it; but a root that the database
+ * showed before and after the provider was asked was its root then, too, because none comes back. */
+static KV_RC check_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_known, bool *ret_same)
+{
+    struct kv_id before, after, active, staged;
+    KV_TRY(root_in_database(pg, info, &before));
+    if (KV_FAULT("root/check")) {
+        return KV_E_INTERNAL;
     }
-    if (!kv_id_equal(&root, &active) && !kv_id_equal(&root, &staged)) {
-        svc_quarantine(svc, text_rollback);
-        return kv_fail(info, KV_E_ROLLBACK_DETECTED, "%s", text_rollback);
-    }
+    KV_TRY(list(svc, info, &active, &staged));
+    KV_TRY(root_in_database(pg, info, &after));
+    *ret_known = kv_id_equal(&before, &active) || kv_id_equal(&before, &staged);
+    *ret_same = kv_id_equal(&before, &after) || KV_FAULT("root/check-once");
     return KV_OK;
+}
+
+KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    bool known = false, same = false;
+    for (int tries = 0; !known && !same && tries < CHECK_TRIES; tries++) {
+        enum kv_err rc = check_once(svc, pg, info, &known, &same);
+        if (rc == KV_E_MISSING) { /* a fresh database behind the same name */
+            svc_quarantine(svc, text_lost);
+        }
+        KV_TRY(rc);
+    }
+    if (known) {
+        return KV_OK;
+    }
+    if (!same) {
+        return kv_fail(info, KV_E_BUSY, "the root changes faster than it can be looked at");
+    }
+    svc_quarantine(svc, text_rollback);
+    return kv_fail(info, KV_E_ROLLBACK_DETECTED, "%s", text_rollback);
+}
+
+KV_RC svc_root_follow(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root)
+{
+    struct kv_id root;
+    *ret_root = (struct kv_id){0};
+    enum kv_err rc = root_in_database(pg, info, &root);
+    if (rc == KV_E_MISSING) {
+        return KV_OK; /* nothing was ever opened */
+    }
+    KV_TRY(rc);
+    if (kv_id_equal(&root, &svc->lease_row.acked_root)) {
+        *ret_root = root;
+        return KV_OK;
+    }
+    if (kv_ktree_leave(svc->tree, &root) == KV_OK &&
+        svc_session_settle(svc, kv_now_ns(svc->env) + SETTLE_NS, info) == KV_OK) {
+        *ret_root = root;
+    }
+    return KV_OK; /* else at the next renewal */
 }
 
 /* --- the first root ---------------------------------------------------------------------------------------------- */
@@ -170,12 +231,44 @@ KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
 struct first_tx {
     struct kv_svc *svc;
     struct kv_id root;
+    struct kv_secret *secret;
     struct kv_buf blob;
 };
 
+/* Under the cluster's lock there is no other who makes a first root, so what is staged is a leftover. */
+static KV_RC stage_first(struct first_tx *tx)
+{
+    struct kv_roe *roe = tx->svc->roe;
+    struct kv_id active, staged;
+    KV_TRY(roe->ops->list(roe, &active, &staged));
+    if (!kv_id_is_zero(&active)) {
+        return KV_E_ROLLBACK_DETECTED;
+    }
+    if (!kv_id_is_zero(&staged)) {
+        KV_TRY(roe->ops->discard(roe, &staged));
+    }
+    KV_TRY(tx->svc->env->random(tx->svc->env->ctx, tx->root.b, sizeof tx->root.b));
+    KV_TRY(roe->ops->create(roe, &tx->root));
+    kv_buf_reset(&tx->blob);
+    KV_TRY(roe->ops->wrap(roe, &tx->root, tx->secret, &tx->blob));
+    return kv_ktree_set_root(tx->svc->tree, &tx->root, tx->secret);
+}
+
+/* The one transaction that waits for the provider: two instances that start at once on an empty database must not make
+ * a root each. KV_E_STALE: another one did. */
 static KV_RC first_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct first_tx *tx = ctx;
+    struct kv_id there;
+    KV_TRY(kv_store_cluster_lock(pg, info));
+    enum kv_err rc = root_in_database(pg, info, &there);
+    if (rc != KV_E_MISSING) {
+        return rc == KV_OK ? kv_fail(info, KV_E_STALE, "another instance made the first root") : rc;
+    }
+    pthread_mutex_lock(&tx->svc->roe_mutex);
+    rc = stage_first(tx);
+    pthread_mutex_unlock(&tx->svc->roe_mutex);
+    KV_TRY(rc == KV_OK ? rc : kv_fail(info, rc, "the first root of erasure could not be made"));
     struct kv_store_root_set root = {
         .root_id = tx->root, .provider = tx->svc->roe->ops->name, .blob = kv_buf_bytes(&tx->blob)};
     KV_TRY(kv_store_kroot_init(pg, &root, info));
@@ -187,31 +280,19 @@ static KV_RC first_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return svc_audit(tx->svc, pg, &event, KV_BYTES(NULL, 0), info);
 }
 
-static KV_RC make_first(struct kv_svc *svc, struct kv_pg *pg, struct first_tx *tx, const struct kv_secret *secret,
-                        struct kv_errinfo *info)
-{
-    struct kv_id none = {0};
-    struct kv_roe_receipt receipt;
-    KV_TRY(svc->roe->ops->create(svc->roe, &tx->root));
-    KV_TRY(svc->roe->ops->wrap(svc->roe, &tx->root, secret, &tx->blob));
-    KV_TRY(kv_ktree_set_root(svc->tree, &tx->root, secret));
-    KV_TRY(kv_pg_tx(pg, KV_TX_FIRST_ROOT, first_tx, tx, info, NULL));
-    return svc->roe->ops->commit(svc->roe, &tx->root, &none, &receipt);
-}
-
-static KV_RC first_root(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *staged, struct kv_errinfo *info)
+static KV_RC first_root(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
     struct first_tx tx = {.svc = svc};
-    struct kv_secret *secret = NULL;
-    if (!kv_id_is_zero(staged)) {
-        KV_TRY(svc->roe->ops->discard(svc->roe, staged));
-    }
-    KV_TRY(svc->env->random(svc->env->ctx, tx.root.b, sizeof tx.root.b));
-    KV_TRY(kv_secret_random(svc->env, 32, &secret));
+    struct kv_roe_receipt receipt;
+    struct kv_id none = {0};
+    KV_TRY(kv_secret_random(svc->env, 32, &tx.secret));
     kv_buf_init(&tx.blob, WRAPPED_BYTES_MAX);
-    enum kv_err rc = make_first(svc, pg, &tx, secret, info);
+    enum kv_err rc = kv_pg_tx(pg, KV_TX_FIRST_ROOT, first_tx, &tx, info, NULL);
     kv_buf_done(&tx.blob);
-    kv_secret_free(secret);
+    kv_secret_free(tx.secret);
+    if (rc == KV_OK) {
+        rc = svc->roe->ops->commit(svc->roe, &tx.root, &none, &receipt);
+    }
     if (rc == KV_OK) {
         kv_log(KV_LOG_INFO, "root", "created", KV_FT("provider", svc->roe->ops->describe(svc->roe)));
     }
@@ -241,31 +322,57 @@ static KV_RC settle(struct kv_svc *svc, const struct kv_store_kroot *kroot, cons
     return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure could not be made active");
 }
 
-KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+/* Taken, not only read: a process that was killed may have a commit under way, and what is staged is the root of that
+ * commit. The provider is asked after that, and the fence once more before anything is done about what it said. */
+static KV_RC settle_taken(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_kroot *kroot,
+                          struct kv_errinfo *info)
 {
     struct kv_id active, staged;
+    KV_TRY(list(svc, info, &active, &staged));
+    KV_TRY(svc_root_still(pg, kroot->fence, info));
+    return settle(svc, kroot, &active, &staged, info);
+}
+
+static KV_RC start_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
     struct kv_store_kroot kroot = {0};
-    KV_TRY(svc->roe->ops->list(svc->roe, &active, &staged));
-    /* Taken, not only read: a process that was killed may have a commit under way, and what is staged is the root of
-     * that commit. */
-    enum kv_err rc = svc_root_take(svc, pg, KV_TX_ROOT_TAKE, info, &kroot);
-    if (rc == KV_E_MISSING && kv_id_is_zero(&active)) {
-        return first_root(svc, pg, &staged, info);
-    }
-    if (rc == KV_E_MISSING) {
-        svc_quarantine(svc, text_lost);
-        return KV_OK;
-    }
-    KV_TRY(rc);
-    if (strcmp(kroot.provider, svc->roe->ops->name) != 0) {
+    enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
+    if (rc == KV_OK && strcmp(kroot.provider, svc->roe->ops->name) != 0) {
         rc = kv_fail(info, KV_E_CONFIG,
                      "the database's root is held by the provider \"%.20s\"; set root.provider to it", kroot.provider);
-    } else {
-        rc = settle(svc, &kroot, &active, &staged, info);
+    }
+    if (rc == KV_OK) {
+        kv_store_kroot_done(&kroot);
+        rc = svc_root_take(svc, pg, KV_TX_ROOT_TAKE, info, &kroot);
+        if (rc == KV_OK) {
+            svc->start_fence = kroot.fence;
+            rc = settle_taken(svc, pg, &kroot, info);
+        } else if (rc == KV_E_STALE) { /* another instance erases: what is staged is its own affair */
+            rc = svc_root_check(svc, pg, info);
+            rc = rc == KV_OK ? kv_store_kroot_get(pg, info, &kroot) : rc;
+        }
     }
     if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
         rc = svc_root_use(svc, &kroot, info);
     }
     kv_store_kroot_done(&kroot);
+    return rc;
+}
+
+KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    enum kv_err rc = KV_E_BUSY;
+    for (int tries = 0; (rc == KV_E_BUSY || rc == KV_E_STALE) && tries < FIRST_TRIES; tries++) {
+        rc = start_once(svc, pg, info);
+        if (rc == KV_E_MISSING) {
+            rc = first_root(svc, pg, info);
+        }
+    }
+    if (rc == KV_E_ROLLBACK_DETECTED) {
+        if (atomic_load(&svc->quarantine) == NULL) {
+            svc_quarantine(svc, text_lost); /* the provider has a root and the database has none */
+        }
+        return KV_OK;
+    }
     return rc;
 }

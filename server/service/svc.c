@@ -11,6 +11,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
 #include "dataplane/crypto/selftest.h"
 #include "server/service/svc_metrics.h"
 #include "server/service/svc_rules.h"
@@ -28,6 +29,8 @@
 #define START_WAIT_NS (30 * KV_S_NS) /* for the database to answer */
 /* Longer than any wait of theirs: connecting, a statement and its grace, a few of them in one renewal. */
 #define ALIVE_NS (45 * KV_S_NS)
+#define IDLE_TX_MIN_MS UINT64_C(2000)
+#define IDLE_TX_MAX_MS UINT64_C(30000)
 #define SHIP_ROUNDS 16
 #define DRAIN_WAIT_NS (3 * KV_S_NS)
 #define SECRETS_RESERVED ((size_t)4096)
@@ -35,11 +38,16 @@
 
 KV_RC svc_pg_open(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_pg **ret_pg)
 {
+    /* A process that stops in the middle of a transaction holds nobody up for longer than its lease. */
+    uint64_t idle_ms = svc->conf.lease_ns / KV_MS_NS;
+    idle_ms = idle_ms < IDLE_TX_MIN_MS ? IDLE_TX_MIN_MS : idle_ms > IDLE_TX_MAX_MS ? IDLE_TX_MAX_MS : idle_ms;
     struct kv_pg_conf conf = {.url = svc->conf.db_url,
                               .application_name = name,
                               .statement_timeout_ms = svc->conf.db_statement_timeout_ms,
                               .lock_timeout_ms = svc->conf.db_lock_timeout_ms,
+                              .idle_timeout_ms = (uint32_t)idle_ms,
                               .prepare = svc->conf.db_prepare,
+                              .token = &svc->token,
                               .env = svc->env};
     return kv_pg_open(&conf, info, ret_pg);
 }
@@ -141,6 +149,7 @@ static void init_locks(struct kv_svc *svc)
     pthread_mutex_init(&svc->roe_mutex, NULL);
     pthread_mutex_init(&svc->sequencer_mutex, NULL);
     pthread_mutex_init(&svc->wake_mutex, NULL);
+    pthread_mutex_init(&svc->peers_mutex, NULL);
 }
 
 /* The instance's identity belongs to its journal: sequence numbers are counted for it. `fresh` replaces it. */
@@ -180,7 +189,11 @@ static KV_RC load_sign_keys(struct kv_svc *svc, struct kv_errinfo *info)
     snprintf(path, sizeof path, "%s/sign-certificate.key", svc->conf.state_folder);
     KV_TRY(kv_sign_key_load_or_create(svc->env, path, info, &svc->cert_key));
     snprintf(path, sizeof path, "%s/sign-log.key", svc->conf.state_folder);
-    return kv_sign_key_load_or_create(svc->env, path, info, &svc->log_key);
+    KV_TRY(kv_sign_key_load_or_create(svc->env, path, info, &svc->log_key));
+    uint8_t keys[64];
+    kv_sign_public(svc->cert_key, keys);
+    kv_sign_public(svc->log_key, keys + 32);
+    return kv_sha256(KV_BYTES(keys, sizeof keys), svc->keys_sha256);
 }
 
 /* As many sessions as have room beside what the tree, the root and running requests need: without that reserve open
@@ -316,6 +329,9 @@ static KV_RC start_thread(struct kv_svc *svc, struct svc_thread *thread, const c
     char application[40];
     snprintf(application, sizeof application, "kvrun/%s", name);
     KV_TRY(svc_pg_open(svc, application, info, &thread->pg));
+    if (thread == &svc->lease) {
+        kv_pg_set_token(thread->pg, NULL); /* the token is made with this one */
+    }
     if (pthread_create(&thread->thread, NULL, run, svc) != 0) {
         return kv_fail(info, KV_E_NO_MEMORY, "cannot start a thread");
     }
@@ -453,6 +469,9 @@ static KV_RC stop_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 static void record_stop(struct kv_svc *svc)
 {
     struct kv_errinfo info = {0};
+    if (svc->lease.pg != NULL) {
+        kv_pg_set_token(svc->lease.pg, &svc->token);
+    }
     if (svc->sequencer.started && svc->lease.pg != NULL && atomic_load(&svc->quarantine) == NULL) {
         enum kv_err rc = kv_pg_tx(svc->lease.pg, KV_TX_INSTANCE_STOP, stop_tx, svc, &info, NULL);
         if (rc != KV_OK) {

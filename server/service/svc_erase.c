@@ -65,14 +65,9 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
                                          .state = row->state,
                                          .claim = svc_erase_claim(row->state),
                                          .requested_us = row->at_us[KV_ERASURE_REQUESTED],
-                                         .fenced_us = row->at_us[KV_ERASURE_FENCED],
-                                         .purged_us = row->at_us[KV_ERASURE_PURGED],
                                          .sessions = 1};
     memcpy(ret_view->step_us, row->at_us, sizeof ret_view->step_us);
     snprintf(ret_view->basis, sizeof ret_view->basis, "%s", row->basis);
-    if (row->at_us[KV_ERASURE_FENCED] != 0) {
-        ret_view->instance = svc->instance; /* there is one */
-    }
     if (row->state == KV_ERASURE_CERTIFIED) {
         ret_view->certificate = row->certificate;
         ret_view->sessions_certified = 1;
@@ -83,6 +78,46 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
     } else {
         ret_view->eta_ms = svc_erase_eta_ms(svc, atomic_load(&svc->erasures_open));
     }
+}
+
+static void add_instance(struct kv_erasure_view *view, const struct kv_store_erasure_instance *part)
+{
+    bool expired = part->fenced_how == KV_FENCED_EXPIRED || part->purged_how == KV_FENCED_EXPIRED;
+    if (part->fenced_how != KV_FENCED_NOT && view->instance_count < KV_ERASURE_INSTANCES) {
+        view->instances[view->instance_count++] =
+            (struct kv_erasure_instance){.id = part->instance,
+                                         .how = kv_fenced_how_name(expired ? KV_FENCED_EXPIRED : part->fenced_how),
+                                         .fenced_us = part->fenced_us,
+                                         .purged_us = part->purged_us};
+    }
+}
+
+/* Who took part in these, once they are fenced. */
+static KV_RC add_instances(struct kv_call *call, struct kv_erasure_view *views, size_t count)
+{
+    size_t max = count * KV_ERASURE_INSTANCES, found = 0, wanted = 0;
+    struct kv_store_erasure_instance *parts KV_CLEANUP(kv_freep) = kv_alloc_array(max + 1, sizeof *parts);
+    struct kv_id *ids KV_CLEANUP(kv_freep) = kv_alloc_array(count + 1, sizeof *ids);
+    if (parts == NULL || ids == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < count; i++) {
+        if (views[i].step_us[KV_ERASURE_FENCED] != 0) {
+            ids[wanted++] = views[i].id;
+        }
+    }
+    if (wanted == 0) {
+        return KV_OK;
+    }
+    KV_TRY(kv_store_erasure_instances(call->pg, ids, wanted, max, &call->info, parts, &found));
+    for (size_t i = 0; i < found; i++) {
+        for (size_t j = 0; j < count; j++) {
+            if (kv_id_equal(&views[j].id, &parts[i].erasure)) {
+                add_instance(&views[j], &parts[i]);
+            }
+        }
+    }
+    return KV_OK;
 }
 
 bool kv_erasure_ended(const struct kv_erasure_view *erasure)
@@ -408,7 +443,7 @@ KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, stru
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such erasure");
     }
     view_of(call->svc, row, ret_erasure);
-    return KV_OK;
+    return add_instances(call, ret_erasure, 1);
 }
 
 /* Two pages in one order, one of single erasures and one of groups. */
@@ -472,7 +507,7 @@ KV_RC kv_svc_erasure_list(struct kv_call *call, const struct kv_erasure_filter *
     struct both both = {.rows = rows, .groups = groups, .of_groups = *page};
     KV_TRY(read_both(call, filter, page, &both));
     merge(call->svc, &both, page, ret_list, ret_count);
-    return KV_OK;
+    return add_instances(call, ret_list, *ret_count);
 }
 
 KV_RC kv_svc_erasure_cancel(struct kv_call *call, const struct kv_id *erasure)

@@ -24,6 +24,14 @@ struct kv_erasure_new {
     const char *reason, *reference;      /* may be NULL */
 };
 
+/* Who stopped using the session, and how. */
+#define KV_ERASURE_INSTANCES 64
+struct kv_erasure_instance {
+    struct kv_id id;
+    const char *how;               /* "self", "acked", "expired" */
+    uint64_t fenced_us, purged_us; /* purged_us 0: not yet */
+};
+
 /* One session's erasure, or a group: `scope` tells. */
 struct kv_erasure_view {
     struct kv_id id, tenant;
@@ -37,9 +45,9 @@ struct kv_erasure_view {
     uint64_t requested_us;
     uint64_t step_us[KV_ERASURE_CERTIFIED + 1]; /* when a state was reached; 0: not yet */
     char quarantine_reason[129];
-    uint64_t eta_ms;       /* until it is certified, as it usually takes; 0: it has ended, or nobody knows */
-    struct kv_id instance; /* that fenced and purged; zero: not yet */
-    uint64_t fenced_us, purged_us;
+    uint64_t eta_ms; /* until it is certified, as it usually takes; 0: it has ended, or nobody knows */
+    struct kv_erasure_instance instances[KV_ERASURE_INSTANCES]; /* once fenced */
+    size_t instance_count;
     /* groups */
     char label[KV_GROUP_LABEL_SIZE]; /* a JSON object: its name, and null in place of the value */
     uint64_t idle_before_us, cutoff_us;

@@ -6,6 +6,7 @@
  *   roe_mutex       the root-of-erasure provider (one caller at a time) and changes of the tree's root
  *   sequencer_mutex one integration of the outbox at a time (held across its transaction: that is its purpose)
  *   wake_mutex      the conditions that background threads sleep on
+ *   peers_mutex     what was seen last of the other instances
  */
 #ifndef KV_SVC_INT_H
 #define KV_SVC_INT_H
@@ -83,6 +84,16 @@ struct svc_known_key {
 #define SVC_REVOCATION_RING 4096
 #define SVC_FD_TOKENS 64
 
+#define SVC_INSTANCES_MAX 64
+
+/* Another instance, as its row was seen last. Its lease is over when the counter has not moved for its whole length and
+ * the margin, by this process's own clock: whatever the database's clock says, and from the start again in a new
+ * process. */
+struct svc_peer {
+    struct kv_store_instance row;
+    uint64_t since_ns; /* CLOCK_BOOTTIME: this counter was seen first */
+};
+
 struct kv_top;
 
 struct svc_thread {
@@ -95,6 +106,8 @@ struct kv_svc {
     struct kv_svc_conf conf;
     const struct kv_env *env;
     struct kv_id cluster, instance, incarnation;
+    struct kv_pg_token token; /* in whose name the connections work */
+    uint8_t keys_sha256[32];  /* of the public keys that it signs with */
     uint64_t started_us;
     char issuer[64], log_prefix[200];
 
@@ -130,6 +143,10 @@ struct kv_svc {
     unsigned eraser_work; /* counts requests; under wake_mutex */
     unsigned janitor_work, operation_work;
 
+    pthread_mutex_t peers_mutex;
+    struct svc_peer peers[SVC_INSTANCES_MAX];
+    size_t peer_count;
+
     atomic_ullong change_stamp; /* what was read from the database under an older one is read again before use */
 
     atomic_uint tiers_draining;                  /* mask of 1 << kv_tier_id: no new block goes there */
@@ -147,9 +164,11 @@ struct kv_svc {
     uint64_t sample_due_ns; /* janitor only */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
+    bool lease_lost;                    /* to a clone; the same */
     bool nvme_up;                       /* as it was last told; lease thread only */
     atomic_ullong lease_turn_ns;        /* when its thread was last seen at work */
     int64_t change_seq;                 /* of the last renewal; the same */
+    int64_t start_fence;                /* of kroot, taken by the start; 0: not */
     struct svc_thread lease, eraser, sequencer, janitor, operations, fd_socket, listener;
     int fd_listener, fd_stop; /* the side socket and the eventfd that ends its thread */
     int listener_stop;        /* the eventfd that ends the listener for changes */
@@ -188,15 +207,22 @@ KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
 /* Makes this process the one that may change the root: waits for a change that is under way, and none that began
  * before can commit after it. Release with kv_store_kroot_done. */
 KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struct kv_errinfo *info,
-                    struct kv_store_kroot *ret_kroot);
-/* The database's root is one that the provider has; else quarantine and KV_E_ROLLBACK_DETECTED. Thread: eraser, which
- * alone changes either. */
+                    struct kv_store_kroot *ret_kroot); /* KV_E_STALE: another instance has it, and its lease runs */
+/* KV_E_STALE unless the fence is still `fence`. What was read of the provider before this call, it may act on after it,
+ * however late that is: nobody else has given it a meaning since. */
+KV_RC svc_root_still(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info);
+/* The database's root is one that the provider has, also when another instance changes both meanwhile; else quarantine
+ * and KV_E_ROLLBACK_DETECTED. */
 KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
 /* Makes the tree use the root of `kroot`; a no-op when it does already. Not while holding kroot FOR UPDATE with another
  * root in the tree: the change waits for calls that began under the old one. */
 KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
 /* The same, and KV_OK means that nothing opened under an earlier root is left in memory: what a purge acknowledges. */
 KV_RC svc_root_purge(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);
+/* The database's root is another than the one in the tree: what was opened under it is wiped. Never waits long.
+ * *ret_root is the root under which alone something may be open here, or zero while a call that began before still
+ * runs. Thread: lease. */
+KV_RC svc_root_follow(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root);
 struct svc_tree_store {
     struct kv_pg *pg;
     struct kv_errinfo *info;
@@ -323,6 +349,18 @@ void svc_eraser_signal(struct kv_svc *svc);
 void svc_erasure_publish(struct kv_svc *svc, const struct kv_store_erasure *row); /* its state, to those who watch */
 
 struct erase_round; /* one batch on its way, see erase_int.h */
+
+/* --- peers.c: the other instances */
+KV_RC svc_peers_look(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* A copy of what was seen last; `ret_peers` has room for SVC_INSTANCES_MAX. */
+size_t svc_peers(struct kv_svc *svc, struct svc_peer *ret_peers);
+/* It may use keys no longer, whatever it believes: marked so in the database already, or not heard of for its lease and
+ * the margin. */
+bool svc_peer_is_over(const struct kv_svc *svc, const struct svc_peer *peer);
+/* How long after an instance was last heard of its lease counts as over. */
+uint64_t svc_peer_patience_ns(uint32_t lease_ms);
+/* Another instance's lease runs, as far as is known here. */
+bool svc_peers_any(struct kv_svc *svc);
 
 /* --- lease.c */
 KV_RC svc_lease_join(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);

@@ -49,6 +49,7 @@ static KV_RC start(struct kv_call *call, const char *kind, const char *params, s
 {
     view->row = (struct kv_store_operation){.tenant = call->who.tenant,
                                             .created_by = call->who.key,
+                                            .instance = call->svc->instance,
                                             .created_us = call->svc->env->realtime_us(call->svc->env->ctx)};
     snprintf(view->row.kind, sizeof view->row.kind, "%s", kind);
     snprintf(view->row.params, sizeof view->row.params, "%s", params);

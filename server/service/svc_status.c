@@ -17,6 +17,31 @@ static void count_registry(struct kv_svc *svc, struct kv_status_view *view)
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
+static void add_instance(struct kv_status_view *view, const struct kv_instance_item *item)
+{
+    size_t at = view->instance_count++;
+    for (; at > 0 && memcmp(view->instances[at - 1].id.b, item->id.b, sizeof item->id.b) > 0; at--) {
+        view->instances[at] = view->instances[at - 1];
+    }
+    view->instances[at] = *item;
+}
+
+static void list_instances(struct kv_svc *svc, struct kv_status_view *view)
+{
+    add_instance(view, &(struct kv_instance_item){.id = svc->instance,
+                                                  .state = view->lease_valid ? "live" : "expired",
+                                                  .self = true,
+                                                  .started_us = svc->started_us});
+    pthread_mutex_lock(&svc->peers_mutex);
+    for (size_t i = 0; i < svc->peer_count; i++) {
+        const struct svc_peer *peer = &svc->peers[i];
+        add_instance(view, &(struct kv_instance_item){.id = peer->row.id,
+                                                      .state = svc_peer_is_over(svc, peer) ? "expired" : "live",
+                                                      .started_us = peer->row.started_us});
+    }
+    pthread_mutex_unlock(&svc->peers_mutex);
+}
+
 void kv_svc_status(struct kv_call *call, struct kv_status_view *ret_status)
 {
     struct kv_svc *svc = call->svc;
@@ -42,6 +67,7 @@ void kv_svc_status(struct kv_call *call, struct kv_status_view *ret_status)
     view.audit_lag_us =
         journal.oldest_pending_us != 0 && now_us > journal.oldest_pending_us ? now_us - journal.oldest_pending_us : 0;
     count_registry(svc, &view);
+    list_instances(svc, &view);
     *ret_status = view;
 }
 

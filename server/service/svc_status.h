@@ -8,6 +8,14 @@
 #include "dataplane/base/log.h"
 #include "server/service/svc.h"
 
+/* An instance of this database: this one, or another as it was seen last. */
+struct kv_instance_item {
+    struct kv_id id;
+    const char *state; /* "live", "expired": its lease ran out and it has not joined since */
+    bool self;
+    uint64_t started_us;
+};
+
 struct kv_status_view {
     struct kv_about about;
     struct kv_id incarnation;
@@ -21,6 +29,8 @@ struct kv_status_view {
     uint64_t erasures_open; /* of the cluster, as the eraser saw last */
     bool audit_ok;
     uint64_t audit_pending_bytes, audit_lag_us;
+    struct kv_instance_item instances[65]; /* by id */
+    size_t instance_count;
 };
 void kv_svc_status(struct kv_call *call, struct kv_status_view *ret_status);
 

@@ -42,6 +42,8 @@ KV_RC kv_pg_open(const struct kv_pg_conf *conf, struct kv_errinfo *info, struct 
     pg->env = *conf->env;
     pg->statement_timeout_ms = conf->statement_timeout_ms != 0 ? conf->statement_timeout_ms : 5000;
     pg->lock_timeout_ms = conf->lock_timeout_ms != 0 ? conf->lock_timeout_ms : 2000;
+    pg->idle_timeout_ms = conf->idle_timeout_ms != 0 ? conf->idle_timeout_ms : 30000;
+    pg->token = conf->token;
     pg->prepare = conf->prepare;
     pg->pooled = conf->prepare == KV_PG_PREPARE_OFF;
     pg->url = kv_strdup(conf->url);
@@ -65,6 +67,11 @@ void kv_pg_close(struct kv_pg *pg)
     kv_free(pg->url);
     kv_free(pg->application_name);
     kv_free(pg);
+}
+
+void kv_pg_set_token(struct kv_pg *pg, const struct kv_pg_token *token)
+{
+    pg->token = token;
 }
 
 KV_RC kv_pg_unavailable(struct kv_errinfo *info)
@@ -136,13 +143,13 @@ void kv_pg_settings(const struct kv_pg *pg, bool local, char ret_sql[KV_PG_SETTI
     int len = snprintf(ret_sql, KV_PG_SETTINGS_SIZE,
                        "SELECT set_config('search_path', 'kvrun, pg_temp', %s),"
                        " set_config('statement_timeout', '%u', %s), set_config('lock_timeout', '%u', %s),"
-                       " set_config('idle_in_transaction_session_timeout', '30000', %s),"
+                       " set_config('idle_in_transaction_session_timeout', '%u', %s),"
                        " set_config('default_transaction_isolation', 'read committed', %s),"
                        " set_config('synchronous_commit', CASE WHEN current_setting('synchronous_commit') IN"
                        " ('off', 'local') THEN 'on' ELSE current_setting('synchronous_commit') END, %s),"
                        " set_config('timezone', 'UTC', %s), set_config('client_min_messages', 'warning', %s)",
-                       is_local, pg->statement_timeout_ms, is_local, pg->lock_timeout_ms, is_local, is_local, is_local,
-                       is_local, is_local, is_local);
+                       is_local, pg->statement_timeout_ms, is_local, pg->lock_timeout_ms, is_local, pg->idle_timeout_ms,
+                       is_local, is_local, is_local, is_local, is_local);
     KV_ASSERT(len > 0 && len < KV_PG_SETTINGS_SIZE);
 }
 

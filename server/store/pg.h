@@ -19,18 +19,29 @@ enum kv_pg_prepare {
     KV_PG_PREPARE_OFF,  /* nothing outlives a transaction: works behind a pooler in transaction mode */
 };
 
+/* In whose name a connection works: every transaction of it ends with KV_E_LEASE_EXPIRED when the instance's row has
+ * another incarnation by then, or is past its end; and the next incarnation begins only when those under way have
+ * ended. `incarnation` 0: nobody's yet. */
+struct kv_pg_token {
+    struct kv_id instance;
+    _Atomic int64_t incarnation;
+};
+
 struct kv_pg_conf {
     const char *url;               /* postgresql://… or key=value words; never logged, it may hold a password */
     const char *application_name;  /* what pg_stat_activity shows, "kvrun/service-2"; NULL: "kvrun" */
     uint32_t statement_timeout_ms; /* 0: 5,000 */
     uint32_t lock_timeout_ms;      /* 0: 2,000 */
+    uint32_t idle_timeout_ms;      /* PostgreSQL ends a transaction that does nothing for so long; 0: 30,000 */
     enum kv_pg_prepare prepare;
+    const struct kv_pg_token *token; /* borrowed; NULL: none */
     const struct kv_env *env;
 };
 
 /* Checks the url, does not connect. KV_E_CONFIG, KV_E_NO_MEMORY. */
 KV_RC kv_pg_open(const struct kv_pg_conf *conf, struct kv_errinfo *info, struct kv_pg **ret_pg);
 void kv_pg_close(struct kv_pg *pg); /* NULL is fine */
+void kv_pg_set_token(struct kv_pg *pg, const struct kv_pg_token *token);
 
 /* Connects if need be and asks for one row. KV_E_DB_UNAVAILABLE. After a failed attempt the next one is made only when
  * a backoff (100 ms doubling to 5 s) has passed; until then every call answers KV_E_DB_UNAVAILABLE at once. */

@@ -115,3 +115,20 @@ KV_RC kv_pg_fetch_blob(struct kv_pg *pg, const struct kv_pg_query *query, const 
     kv_buf_append(ret_blob, blob.data, blob.len);
     return kv_buf_check(ret_blob);
 }
+
+static KV_RC fill_count(struct kv_pg_row *row, void *ret)
+{
+    *(uint32_t *)ret = (uint32_t)kv_pg_get_u64(row);
+    return KV_OK;
+}
+
+KV_RC kv_pg_evict(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_errinfo *info, uint32_t *ret_count)
+{
+    if (KV_BUG(kv_pg_in_tx(pg))) {
+        return kv_fail(info, KV_E_INTERNAL, "%s inside a transaction", query->name);
+    }
+    struct kv_pg_args args = {0};
+    kv_pg_arg_u64(&args, pg->lock_timeout_ms);
+    struct kv_pg_one one = {.query = query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    return kv_pg_fetch_one(pg, &one, fill_count, ret_count, info);
+}

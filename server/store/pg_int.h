@@ -162,6 +162,16 @@ KV_RC kv_pg_fetch_page(struct kv_pg *pg, const struct kv_pg_query *query, struct
 KV_RC kv_pg_fetch_blob(struct kv_pg *pg, const struct kv_pg_query *query, const struct kv_pg_args *args,
                        const char *missing, struct kv_errinfo *info, struct kv_buf *ret_blob);
 
+/* Ends other backends of the same database user whose transaction holds a lock on rows of `table` and is older than
+ * $1 milliseconds: ours, the lock timeout. Not in a transaction. */
+#define KV_PG_EVICT(table)                                                                             \
+    "SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_activity a"                                \
+    " WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()" \
+    " AND a.xact_start < clock_timestamp() - make_interval(secs => $1::bigint / 1000.0)"               \
+    " AND a.pid IN (SELECT pid FROM pg_locks WHERE relation = '" table "'::regclass"                   \
+    " AND mode IN ('RowShareLock', 'RowExclusiveLock') AND granted)"
+KV_RC kv_pg_evict(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_errinfo *info, uint32_t *ret_count);
+
 void kv_pg_result_free(PGresult **result); /* for KV_CLEANUP */
 
 /* Text without parameters, several statements allowed: BEGIN and migrations, nothing else. */
@@ -184,7 +194,8 @@ enum kv_pg_outcome { KV_PG_COMMIT, KV_PG_RETRY, KV_PG_CONFLICT, KV_PG_ERROR, KV_
 struct kv_pg {
     struct kv_env env;
     char *url, *application_name;
-    uint32_t statement_timeout_ms, lock_timeout_ms;
+    uint32_t statement_timeout_ms, lock_timeout_ms, idle_timeout_ms;
+    const struct kv_pg_token *token; /* borrowed */
     enum kv_pg_prepare prepare;
     bool pooled;  /* nothing may outlive a transaction: settings are its own, statements are not prepared */
     PGconn *conn; /* NULL: not connected */

@@ -7,6 +7,8 @@
 #include "dataplane/base/log.h"
 #include "server/store/pg_int.h"
 
+#include <inttypes.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <string.h>
 #include <time.h>
@@ -36,16 +38,42 @@ static bool fault_at(const char *name, const char *step)
 #endif
 }
 
+#define TOKEN_SIZE 256
+
+/* The row stays locked to the end of the transaction, in a way that a renewal does not wait for. */
+static bool token_text(const struct kv_pg *pg, char ret_sql[TOKEN_SIZE])
+{
+    int64_t incarnation = pg->token == NULL ? 0 : atomic_load(&pg->token->incarnation);
+    char hex[2 * sizeof pg->token->instance.b + 1];
+    ret_sql[0] = '\0';
+    if (incarnation == 0 || KV_FAULT("store/untokened")) {
+        return false;
+    }
+    kv_hex_encode(pg->token->instance.b, sizeof pg->token->instance.b, hex);
+    snprintf(ret_sql, TOKEN_SIZE,
+             "; SELECT 1 FROM kvrun.instance WHERE id = decode('%s', 'hex') AND incarnation = %" PRId64
+             " AND ended_at IS NULL AND expired_at IS NULL AND NOT cloned FOR KEY SHARE",
+             hex, incarnation);
+    return true;
+}
+
 static KV_RC begin_once(struct kv_pg *pg, struct kv_errinfo *info)
 {
-    char sql[KV_PG_SETTINGS_SIZE + 64], settings[KV_PG_SETTINGS_SIZE] = "";
+    char sql[KV_PG_SETTINGS_SIZE + TOKEN_SIZE + 64], settings[KV_PG_SETTINGS_SIZE] = "", token[TOKEN_SIZE];
     KV_TRY(kv_pg_connect(pg, info)); /* before it, nobody knows whether there is a pooler */
     if (pg->pooled) {
         kv_pg_settings(pg, true, settings);
     }
-    snprintf(sql, sizeof sql, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE; %s", settings);
+    bool asked = token_text(pg, token);
+    snprintf(sql, sizeof sql, "BEGIN ISOLATION LEVEL READ COMMITTED READ WRITE%s%s%s", pg->pooled ? "; " : "", settings,
+             token);
     PGresult *result KV_CLEANUP(kv_pg_result_free) = NULL;
-    return kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result);
+    KV_TRY(kv_pg_script(pg, sql, pg->statement_timeout_ms, info, &result));
+    return !asked || PQntuples(result) == 1
+               ? KV_OK
+               : kv_fail(info, KV_E_LEASE_EXPIRED,
+                         "this instance's place in the database was taken, or its lease ran out; it writes nothing "
+                         "until it has joined again");
 }
 
 KV_RC kv_pg_begin(struct kv_pg *pg, struct kv_errinfo *info)
@@ -114,7 +142,13 @@ static KV_RC one_try(struct kv_pg *pg, const char *name, kv_pg_tx_fn fn, void *c
                      bool *ret_in_doubt)
 {
     pg->again = false;
-    KV_TRY(kv_pg_begin(pg, info));
+    enum kv_err begun = kv_pg_begin(pg, info);
+    if (begun != KV_OK) {
+        if (pg->conn != NULL) {
+            roll_back(pg); /* it may have begun before it failed */
+        }
+        return begun;
+    }
     pg->in_tx = true;
     kv_pg_count_state(pg, KV_PG_BUSY);
     enum kv_err rc = fn(pg, ctx, info);

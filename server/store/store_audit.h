@@ -147,6 +147,8 @@ KV_RC kv_store_tile_get(struct kv_pg *pg, const struct kv_id *log, uint32_t leve
 /* ---- what of an instance's journal is in the outbox ---- */
 
 /* The highest sequence number shipped (0: none), locked to the end of the transaction. Write. */
+/* The same, only read; 0: nothing yet. */
+KV_RC kv_store_journal_seq(struct kv_pg *pg, const struct kv_id *instance, struct kv_errinfo *info, uint64_t *ret_seq);
 KV_RC kv_store_journal_lock(struct kv_pg *pg, const struct kv_id *instance, struct kv_errinfo *info, uint64_t *ret_seq);
 /* From `seen` to `seq`, in the transaction that put the records of (seen, seq] into the outbox. KV_E_STALE. Write. */
 KV_RC kv_store_journal_advance(struct kv_pg *pg, const struct kv_id *instance, uint64_t seen, uint64_t seq,

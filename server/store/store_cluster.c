@@ -3,7 +3,7 @@
  */
 #include "server/store/store_cluster.h"
 
-#include "dataplane/base/check.h"
+#include "dataplane/base/fault.h"
 #include "server/store/pg_int.h"
 
 KV_RC kv_store_cluster_ensure(struct kv_pg *pg, const struct kv_id *fresh_id, struct kv_errinfo *info,
@@ -25,6 +25,19 @@ KV_RC kv_store_cluster_get(struct kv_pg *pg, struct kv_errinfo *info, struct kv_
     struct kv_pg_one one = {
         .query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "the database has no cluster id yet"};
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_id, ret_id, info);
+}
+
+KV_RC kv_store_cluster_lock(struct kv_pg *pg, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"cluster_lock", "SELECT id FROM cluster FOR UPDATE"};
+    struct kv_pg_args args = {0};
+    struct kv_id id;
+    struct kv_pg_one one = {.query = &query,
+                            .args = &args,
+                            .write = true,
+                            .none = KV_E_MISSING,
+                            .none_text = "the database has no cluster id yet"};
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_id, &id, info);
 }
 
 static KV_RC fill_cursor_key(struct kv_pg_row *row, void *ret)
@@ -49,6 +62,12 @@ KV_RC kv_store_cursor_key_ensure(struct kv_pg *pg, const uint8_t fresh[32], stru
 }
 
 /* ---- kroot ---- */
+
+static KV_RC fill_i64(struct kv_pg_row *row, void *ret)
+{
+    *(int64_t *)ret = kv_pg_get_i64(row);
+    return KV_OK;
+}
 
 void kv_store_kroot_done(struct kv_store_kroot *kroot)
 {
@@ -114,11 +133,44 @@ KV_RC kv_store_kroot_take(struct kv_pg *pg, const struct kv_id *eraser, struct k
     /* UPDATE takes the lock of FOR NO KEY UPDATE, which stops FOR SHARE and every other update: that is the lock meant.
      */
     static const struct kv_pg_query query = {
-        "kroot_take", "UPDATE kroot SET fence = fence + 1, eraser = $1, updated_at = now() RETURNING " KROOT_COLUMNS};
-    struct kv_pg_args args = {0};
+        "kroot_take", "UPDATE kroot SET fence = fence + 1, eraser = $1, updated_at = now() WHERE NOT EXISTS (SELECT 1"
+                      " FROM instance i WHERE i.id = kroot.eraser AND i.id <> $1 AND i.lease_until > clock_timestamp()"
+                      " AND i.ended_at IS NULL AND i.expired_at IS NULL) RETURNING " KROOT_COLUMNS};
+    static const struct kv_pg_query any = {"kroot_any", "SELECT fence FROM kroot"};
+    struct kv_pg_args args = {0}, none = {0};
+    int64_t fence = 0;
     kv_pg_arg_id(&args, eraser);
-    struct kv_pg_one one = {.query = &query, .args = &args, .write = true, .none = KV_E_MISSING, .none_text = no_root};
-    return kv_pg_fetch_one(pg, &one, fill_kroot, ret_kroot, info);
+    struct kv_pg_one one = {.query = &query,
+                            .args = &args,
+                            .write = true,
+                            .none = KV_E_STALE,
+                            .none_text = "another instance erases, and its lease runs"};
+    struct kv_pg_one there = {.query = &any, .args = &none, .none = KV_E_MISSING, .none_text = no_root};
+    enum kv_err rc = kv_pg_fetch_one(pg, &one, fill_kroot, ret_kroot, info);
+    if (rc == KV_E_STALE) {
+        KV_TRY(kv_pg_fetch_one(pg, &there, fill_i64, &fence, info));
+    }
+    return rc;
+}
+
+static const char *const taken_over = "another eraser has taken over";
+
+KV_RC kv_store_kroot_hold(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"kroot_hold", "SELECT fence FROM kroot WHERE fence = $1 FOR SHARE"};
+    struct kv_pg_args args = {0};
+    int64_t seen = 0;
+    kv_pg_arg_i64(&args, fence);
+    struct kv_pg_one one = {.query = &query, .args = &args, .write = true, .none = KV_E_STALE, .none_text = taken_over};
+    return KV_FAULT("store/unfenced") ? KV_OK : kv_pg_fetch_one(pg, &one, fill_i64, &seen, info);
+}
+
+KV_RC kv_store_kroot_release(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"kroot_release", "UPDATE kroot SET eraser = NULL WHERE fence = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_i64(&args, fence);
+    return kv_pg_change_one(pg, &query, &args, info, taken_over);
 }
 
 KV_RC kv_store_kroot_lock(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info, struct kv_store_kroot *ret_kroot)
@@ -127,11 +179,7 @@ KV_RC kv_store_kroot_lock(struct kv_pg *pg, int64_t fence, struct kv_errinfo *in
                                              "SELECT " KROOT_COLUMNS " FROM kroot WHERE fence = $1 FOR UPDATE"};
     struct kv_pg_args args = {0};
     kv_pg_arg_i64(&args, fence);
-    struct kv_pg_one one = {.query = &query,
-                            .args = &args,
-                            .write = true,
-                            .none = KV_E_STALE,
-                            .none_text = "another eraser has taken over"};
+    struct kv_pg_one one = {.query = &query, .args = &args, .write = true, .none = KV_E_STALE, .none_text = taken_over};
     return kv_pg_fetch_one(pg, &one, fill_kroot, ret_kroot, info);
 }
 
@@ -150,36 +198,14 @@ KV_RC kv_store_kroot_set(struct kv_pg *pg, const struct kv_id *old_root, int64_t
     return kv_pg_change_one(pg, &query, &args, info, "the root or its fence is not what was seen");
 }
 
-static KV_RC fill_u32(struct kv_pg_row *row, void *ret)
-{
-    *(uint32_t *)ret = (uint32_t)kv_pg_get_u64(row);
-    return KV_OK;
-}
-
+/* A lock on a row shows as one on its table, for as long as the transaction lasts. */
 KV_RC kv_store_kroot_evict(struct kv_pg *pg, struct kv_errinfo *info, uint32_t *ret_count)
 {
-    static const struct kv_pg_query query = {
-        "kroot_evict",
-        "SELECT count(pg_terminate_backend(a.pid)) FROM pg_stat_activity a"
-        " WHERE a.datname = current_database() AND a.usename = current_user AND a.pid <> pg_backend_pid()"
-        " AND a.state LIKE 'idle in transaction%'"
-        " AND a.pid IN (SELECT pid FROM pg_locks WHERE relation = 'kroot'::regclass"
-        " AND mode IN ('RowShareLock', 'RowExclusiveLock') AND granted)"};
-    if (KV_BUG(kv_pg_in_tx(pg))) {
-        return kv_fail(info, KV_E_INTERNAL, "kroot_evict inside a transaction");
-    }
-    struct kv_pg_args args = {0};
-    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
-    return kv_pg_fetch_one(pg, &one, fill_u32, ret_count, info);
+    static const struct kv_pg_query query = {"kroot_evict", KV_PG_EVICT("kroot")};
+    return kv_pg_evict(pg, &query, info, ret_count);
 }
 
 /* ---- revocations ---- */
-
-static KV_RC fill_i64(struct kv_pg_row *row, void *ret)
-{
-    *(int64_t *)ret = kv_pg_get_i64(row);
-    return KV_OK;
-}
 
 KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq)
 {

@@ -128,6 +128,58 @@ KV_RC kv_store_erasure_jws(struct kv_pg *pg, const struct kv_id *id, struct kv_e
 KV_RC kv_store_erasure_bundle(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                               struct kv_buf *ret_bundle);
 
+/* ---- what each instance did ---- */
+
+enum kv_fenced_how { KV_FENCED_NOT, KV_FENCED_SELF, KV_FENCED_ACKED, KV_FENCED_EXPIRED };
+const char *kv_fenced_how_name(enum kv_fenced_how how); /* "acked"; "" for NOT */
+
+struct kv_store_erasure_instance {
+    struct kv_id erasure, instance;
+    int64_t incarnation;
+    uint64_t reported_us;        /* 0: it said nothing of what it has */
+    uint64_t journal_seq;        /* its transfer records up to here are to be in the log first */
+    struct kv_store_facts facts; /* what it has: blocks, bytes, block_root, samples */
+    enum kv_fenced_how fenced_how, purged_how;
+    uint64_t fenced_us, purged_us;
+};
+
+struct kv_store_report {
+    struct kv_id session, instance;
+    int64_t incarnation;
+    uint64_t journal_seq, at_us;
+    struct kv_store_facts facts;
+    struct kv_bytes samples; /* framed headers; may be empty */
+};
+/* What an instance has of a session that is being erased, said before it acknowledges the revocation. Once: a repeated
+ * one changes nothing, and neither does one of an earlier incarnation. Write. */
+KV_RC kv_store_erasure_report(struct kv_pg *pg, const struct kv_store_report *report, struct kv_errinfo *info);
+/* Of up to KV_STORE_IDS_MAX erasures, by erasure and instance. */
+KV_RC kv_store_erasure_instances(struct kv_pg *pg, const struct kv_id *erasures, size_t count, size_t max,
+                                 struct kv_errinfo *info, struct kv_store_erasure_instance *ret_list,
+                                 size_t *ret_count);
+KV_RC kv_store_erasure_instance_samples(struct kv_pg *pg, const struct kv_id *erasure, const struct kv_id *instance,
+                                        struct kv_errinfo *info, struct kv_buf *ret_samples); /* KV_E_MISSING */
+struct kv_store_fenced {
+    struct kv_id instance;
+    int64_t incarnation;
+    enum kv_fenced_how how;
+    uint64_t at_us;
+};
+/* The instance uses the session no more. Write. */
+KV_RC kv_store_erasure_fenced_by(struct kv_pg *pg, const struct kv_id *erasure, const struct kv_store_fenced *fenced,
+                                 struct kv_errinfo *info);
+/* The instance holds nothing from before the batch's root; for one that came later that is all there is to say. Write.
+ */
+KV_RC kv_store_erasure_purged_by(struct kv_pg *pg, const struct kv_id *batch, const struct kv_store_fenced *purged,
+                                 struct kv_errinfo *info);
+/* The others that took part have left in order since: nothing is left of them. Write. */
+KV_RC kv_store_erasure_purged_rest(struct kv_pg *pg, const struct kv_id *batch, uint64_t at_us,
+                                   struct kv_errinfo *info);
+/* An instance whose lease ran out unseen may have this session's keys, or a root that leads to them, in its memory: it
+ * ended after the session was made, or no root was destroyed in between. */
+KV_RC kv_store_instance_lingers(struct kv_pg *pg, const struct kv_id *instance, const struct kv_id *session,
+                                struct kv_errinfo *info, bool *ret_lingers);
+
 /* ---- batches ---- */
 
 enum kv_batch_state {

@@ -153,6 +153,16 @@ KV_RC kv_store_journal_lock(struct kv_pg *pg, const struct kv_id *instance, stru
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_seq, info);
 }
 
+KV_RC kv_store_journal_seq(struct kv_pg *pg, const struct kv_id *instance, struct kv_errinfo *info, uint64_t *ret_seq)
+{
+    static const struct kv_pg_query query = {"journal_seq",
+                                             "SELECT coalesce((SELECT seq FROM journal_ship WHERE instance = $1), 0)"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, instance);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no row came back"};
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_seq, info);
+}
+
 KV_RC kv_store_journal_advance(struct kv_pg *pg, const struct kv_id *instance, uint64_t seen, uint64_t seq,
                                struct kv_errinfo *info)
 {

@@ -20,7 +20,8 @@ KV_RC kv_store_operation_insert(struct kv_pg *pg, const struct kv_store_operatio
      * eighth of the places, so that none can keep the others and the operator from theirs. */
     static const struct kv_pg_query query = {
         "operation_insert",
-        "INSERT INTO operation (id, kind, tenant_id, created_by, params, created_at) SELECT $1, $2, $3, $4, $5, $6"
+        "INSERT INTO operation (id, kind, tenant_id, created_by, params, created_at, instance_id)"
+        " SELECT $1, $2, $3, $4, $5, $6, $8"
         " WHERE (SELECT count(*) FROM operation WHERE ended_at IS NULL) < $7::bigint AND ($3::bytea IS NULL OR"
         " (SELECT count(*) FROM operation WHERE ended_at IS NULL AND tenant_id = $3) < greatest($7 / 8, 1))"};
     struct kv_pg_args args = {0};
@@ -31,6 +32,7 @@ KV_RC kv_store_operation_insert(struct kv_pg *pg, const struct kv_store_operatio
     kv_pg_arg_text(&args, operation->params);
     kv_pg_arg_time(&args, operation->created_us);
     kv_pg_arg_u64(&args, open_max);
+    kv_pg_arg_id_or_null(&args, &operation->instance);
     uint64_t rows = 0;
     KV_TRY(kv_pg_change(pg, &query, &args, info, &rows));
     return rows == 1
@@ -42,7 +44,7 @@ KV_RC kv_store_operation_insert(struct kv_pg *pg, const struct kv_store_operatio
 #define SELECT_OPERATION                                                                                        \
     "SELECT id, kind, tenant_id, created_by, state, phase, unit, done_units, coalesce(total_units, 0),"         \
     " total_units IS NOT NULL, params, response, error_code, error_text, cancel_requested_at, rev, created_at," \
-    " started_at, ended_at, expires_at FROM operation "
+    " started_at, ended_at, expires_at, instance_id FROM operation "
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
 {
@@ -67,6 +69,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     operation->started_us = kv_pg_get_time(row);
     operation->ended_us = kv_pg_get_time(row);
     operation->expires_us = kv_pg_get_time(row);
+    kv_pg_get_id(row, &operation->instance);
     return KV_OK;
 }
 
@@ -101,13 +104,31 @@ static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_p
     return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
 }
 
-KV_RC kv_store_operation_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+#define LIVE_OWNER                                                                                              \
+    "EXISTS (SELECT 1 FROM instance i WHERE i.id = operation.instance_id AND i.lease_until > clock_timestamp()" \
+    " AND i.expired_at IS NULL AND i.ended_at IS NULL)"
+
+KV_RC kv_store_operation_list_open(struct kv_pg *pg, const struct kv_id *instance, size_t max, struct kv_errinfo *info,
                                    struct kv_store_operation *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query query = {"operation_list_open", SELECT_OPERATION
-                                             "WHERE ended_at IS NULL ORDER BY created_at, id LIMIT $1"};
+                                             "WHERE ended_at IS NULL AND (instance_id = $1 OR NOT " LIVE_OWNER
+                                             ") ORDER BY created_at, id LIMIT $2"};
     struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, instance);
     return list(pg, &query, &args, max, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_operation_take(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *instance,
+                              struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "operation_take", "UPDATE operation SET instance_id = $2, rev = rev + 1 WHERE id = $1 AND ended_at IS NULL"
+                          " AND (instance_id = $2 OR NOT " LIVE_OWNER ")"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_id(&args, instance);
+    return kv_pg_change_one(pg, &query, &args, info, "another instance runs this operation");
 }
 
 #define LIST_OPERATIONS                                                                             \
@@ -128,7 +149,7 @@ KV_RC kv_store_operation_page(struct kv_pg *pg, const struct kv_store_operation_
                             &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }
 
-static const char *const ended = "the operation has ended";
+static const char *const ended = "the operation has ended, or another instance runs it";
 
 KV_RC kv_store_operation_progress(struct kv_pg *pg, const struct kv_store_operation *operation,
                                   struct kv_bytes position, struct kv_errinfo *info)
@@ -137,7 +158,7 @@ KV_RC kv_store_operation_progress(struct kv_pg *pg, const struct kv_store_operat
         "operation_progress",
         "UPDATE operation SET state = $2, phase = $3, unit = $4, done_units = $5, total_units = nullif($6, 0),"
         " started_at = $7, position = coalesce(convert_from($8, 'UTF8'), position), rev = rev + 1"
-        " WHERE id = $1 AND state IN ('queued', 'running')"};
+        " WHERE id = $1 AND instance_id IS NOT DISTINCT FROM $9 AND state IN ('queued', 'running')"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &operation->id);
     kv_pg_arg_text(&args, state_names[operation->state]);
@@ -147,6 +168,7 @@ KV_RC kv_store_operation_progress(struct kv_pg *pg, const struct kv_store_operat
     kv_pg_arg_u64(&args, operation->total_units);
     kv_pg_arg_time_or_null(&args, operation->started_us);
     kv_pg_arg_raw_or_null(&args, position.data, position.len);
+    kv_pg_arg_id_or_null(&args, &operation->instance);
     return kv_pg_change_one(pg, &query, &args, info, ended);
 }
 
@@ -165,7 +187,7 @@ KV_RC kv_store_operation_end(struct kv_pg *pg, const struct kv_store_operation *
     static const struct kv_pg_query query = {
         "operation_end", "UPDATE operation SET state = $2, phase = $3, done_units = $4, response = $5, error_code = $6,"
                          " error_text = $7, ended_at = $8, expires_at = $9, position = NULL, rev = rev + 1"
-                         " WHERE id = $1 AND state IN ('queued', 'running')"};
+                         " WHERE id = $1 AND instance_id IS NOT DISTINCT FROM $10 AND state IN ('queued', 'running')"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &operation->id);
     kv_pg_arg_text(&args, state_names[operation->state]);
@@ -176,6 +198,7 @@ KV_RC kv_store_operation_end(struct kv_pg *pg, const struct kv_store_operation *
     kv_pg_arg_text_or_null(&args, operation->error_text);
     kv_pg_arg_time(&args, operation->ended_us);
     kv_pg_arg_time(&args, operation->expires_us);
+    kv_pg_arg_id_or_null(&args, &operation->instance);
     return kv_pg_change_one(pg, &query, &args, info, ended);
 }
 

@@ -37,9 +37,11 @@ struct kv_store_operation {
     uint64_t cancel_requested_us;          /* 0: not */
     uint64_t rev;
     uint64_t created_us, started_us, ended_us, expires_us;
+    struct kv_id instance; /* that runs it; zero: whichever comes first */
 };
 
-/* Starts QUEUED. Reads id, kind, tenant, created_by, params, created_us. KV_E_BUSY when `open_max` are open. Write. */
+/* Starts QUEUED. Reads id, kind, tenant, created_by, params, created_us, instance. KV_E_BUSY when `open_max` are open.
+ * Write. */
 KV_RC kv_store_operation_insert(struct kv_pg *pg, const struct kv_store_operation *operation, uint64_t open_max,
                                 struct kv_errinfo *info);
 KV_RC kv_store_operation_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
@@ -47,9 +49,12 @@ KV_RC kv_store_operation_get(struct kv_pg *pg, const struct kv_id *id, struct kv
 /* FOR UPDATE. Write. */
 KV_RC kv_store_operation_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                               struct kv_store_operation *ret_operation);
-/* Not ended, oldest first. */
-KV_RC kv_store_operation_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+/* Not ended, this instance's or of none whose lease runs; oldest first. */
+KV_RC kv_store_operation_list_open(struct kv_pg *pg, const struct kv_id *instance, size_t max, struct kv_errinfo *info,
                                    struct kv_store_operation *ret_list, size_t *ret_count);
+/* This instance runs it from now on. KV_E_STALE: it has ended, or another live one has it. Write. */
+KV_RC kv_store_operation_take(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *instance,
+                              struct kv_errinfo *info);
 struct kv_store_operation_filter {
     struct kv_id tenant;      /* zero: the operator's */
     const char *state, *kind; /* NULL: any */

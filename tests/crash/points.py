@@ -32,7 +32,7 @@ DATA_POINTS = {
 GENERATION_SPECS = [f"tier/nvme/log-sync=fail@{after}once,tier/nvme/{step}=kill@1" for step in GENERATION_STEPS
                     for after in (2, 9)]
 
-ERASE_STEPS = ("requested", "fenced", "staged", "rekeyed", "destroy", "destroyed", "purged", "verified", "certificate",
+ERASE_STEPS = ("requested", "fenced", "stage-listed", "stage-create", "staged", "rekeyed", "destroy", "destroyed", "purged", "verified", "certificate",
                "certified")
 ROOT_STEPS = ("create-write", "create-done", "activate", "activated", "destroy-write", "destroy-sync")
 TRANSACTIONS = ("erase-request", "erase-take", "erase-fenced", "erase-staged", "erase-rekey", "erase-destroyed",

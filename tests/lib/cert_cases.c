@@ -61,6 +61,11 @@ struct kv_cert_facts cert_cases_facts(void)
         {.name = "dram", .status = "sealed, key destroyed", .blocks = 3, .bytes = 6291456},
         {.name = "nvme", .status = "sealed, key destroyed", .blocks = 8192, .bytes = UINT64_C(17179869184)}};
     static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9", "L10"};
+    static struct kv_cert_instance instances[1];
+    instances[0] = (struct kv_cert_instance){.id = id_of(8),
+                                             .how = "self",
+                                             .fenced_us = UINT64_C(1795972698000002),
+                                             .purged_us = UINT64_C(1795972698000004)};
     struct kv_cert_facts facts = {
         .jti = id_of(1),
         .issued_us = UINT64_C(1795972698000005),
@@ -84,10 +89,8 @@ struct kv_cert_facts cert_cases_facts(void)
         .old_root = id_of(6),
         .new_root = id_of(7),
         .destroyed_us = UINT64_C(1795972698000003),
-        .instance = id_of(8),
-        .fenced_how = "self",
-        .fenced_us = UINT64_C(1795972698000002),
-        .purged_us = UINT64_C(1795972698000004),
+        .instances = instances,
+        .instance_count = sizeof(instances) / sizeof(instances[0]),
         .samples = 4,
         .control_opened = 4,
         .opened_after = 0,

@@ -1,0 +1,574 @@
+#!/usr/bin/env python3
+"""Several servers on one database: what one says holds on the other, and an erasure ends the same way while one of them
+is stopped, killed, cut off or copied, in each of its phases. The root is a file that both processes share, which only a
+build with fault points offers; what several machines share in earnest has tests of its own.
+
+A case waits for conditions. The one time that is judged is how long an erasure takes while an instance is away, against
+the lease, its margin and what the machine takes for it anyway."""
+import argparse
+import contextlib
+import json
+import os
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+
+import engine
+import workload
+from ledger import Ledger
+from server import Client, Cluster, Gone, Server, wait_until
+
+SKIP = 77
+SAMPLE = 3
+LEASE_SECONDS = 3
+PATIENCE = LEASE_SECONDS * 1.1  # what is waited for an instance that is not heard of
+WAIT_SECONDS = 120
+SHARED = "roe/file/shared=on"
+
+
+class Failed(Exception):
+    pass
+
+
+def check(condition, text):
+    if not condition:
+        raise Failed(text)
+
+
+def stopped(process):
+    with open(f"/proc/{process.pid}/stat") as file:
+        return file.read().rsplit(")", 1)[1].split()[0] == "T"
+
+
+class Relay:
+    """A way to the database that can be made to swallow everything, as a network does that drops packets."""
+
+    def __init__(self, folder, target):
+        self.folder, self.target, self.open, self.sockets = folder, target, True, []
+        os.makedirs(folder)
+        os.chmod(folder, 0o711)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self.listener.bind(os.path.join(folder, ".s.PGSQL.5432"))
+        os.chmod(os.path.join(folder, ".s.PGSQL.5432"), 0o777)
+        self.listener.listen(64)
+        threading.Thread(target=self.accept, daemon=True).start()
+
+    def accept(self):
+        while True:
+            try:
+                client, _ = self.listener.accept()
+            except OSError:
+                return
+            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            server.connect(os.path.join(self.target, ".s.PGSQL.5432"))
+            self.sockets += [client, server]
+            for pair in ((client, server), (server, client)):
+                threading.Thread(target=self.carry, args=pair, daemon=True).start()
+
+    def carry(self, source, target):
+        with contextlib.suppress(OSError):
+            while data := source.recv(65536):
+                while not self.open:
+                    time.sleep(0.01)
+                target.sendall(data)
+        for end in (source, target):
+            with contextlib.suppress(OSError):
+                end.shutdown(socket.SHUT_RDWR)
+
+    def close(self):
+        self.open = True
+        self.listener.close()
+        for end in self.sockets:
+            end.close()
+
+
+class Instance:
+    """One server, its engine's pool, and who speaks to it."""
+
+    def __init__(self, pair, name, db_url, fault=""):
+        self.pair, self.name, self.fault = pair, name, fault
+        self.folder = os.path.join(pair.folder, name)
+        os.makedirs(self.folder)
+        os.chmod(self.folder, 0o711)
+        options = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={LEASE_SECONDS}s",
+                   "--root.path=" + os.path.join(pair.folder, "root", "file")]
+        self.server = Server(pair.program, self.folder, options, db_url)
+        self.pool, self.clients, self.gate = engine.Pool("p" + name, 16 * 1024, 64), {}, None
+        self.keys_from(pair.first)
+
+    def keys_from(self, other):
+        if other is not None:
+            os.makedirs(self.server.state, mode=0o700)
+            for key in ("sign-certificate.key", "sign-log.key"):
+                shutil.copy(os.path.join(other.server.state, key), self.server.state)
+
+    def start(self, fault=""):
+        self.server.start(",".join(filter(None, (SHARED, fault or self.fault))))
+        self.clients = {}
+        return self
+
+    def attach(self):
+        engine.register(self.client("engine"), self.server.fd_socket, [self.pool])
+        return self
+
+    def client(self, role):
+        if role not in self.clients:
+            self.clients[role] = Client(self.server.socket, self.pair.keys[role])
+        return self.clients[role]
+
+    def call(self, role, method, path, body=None, **headers):
+        return self.client(role).call(method, path, body, **headers)
+
+    def id(self):
+        with open(os.path.join(self.server.state, "instance.id")) as file:
+            return file.read().strip()
+
+    def stop_here(self):
+        self.server.process.send_signal(signal.SIGSTOP)
+        wait_until(lambda: stopped(self.server.process), 10, "the stop")
+
+    def go_on(self):
+        self.server.process.send_signal(signal.SIGCONT)
+
+    def await_stop(self):
+        wait_until(lambda: stopped(self.server.process), WAIT_SECONDS, f"{self.name} at its fault point")
+
+    def transfer(self, route, session, indices, **members):
+        hashes = [engine.block_hash(session, "shared", i) for i in indices]
+        return self.call("engine", "POST", route, {"session_id": session, "pool_id": self.pool.id, "hashes": hashes,
+                                                   "slots": list(range(len(hashes))), **members})
+
+    def offload(self, session, count=3):
+        for slot in range(count):
+            self.pool.write(slot, engine.block_bytes(engine.block_hash(session, "shared", slot), self.pool.page_bytes))
+
+        def stored():
+            answer = self.transfer("/v1/offloads", session, range(count), wait="durable")
+            check(answer.status in (200, 503), f"offload: {answer}")
+            return answer.status == 200 and set(answer.json["results"]) <= {"stored", "present"}
+        wait_until(stored, WAIT_SECONDS, "an offload")
+
+    def restore(self, session, count=3):
+        """The answer, and how many pages came back right; a page of a block that did not is untouched."""
+        for slot in range(count):
+            self.pool.write(slot, self.pool.blank)
+        answer = self.transfer("/v1/restores", session, range(count))
+        right = 0
+        for slot in range(count):
+            wanted = engine.block_bytes(engine.block_hash(session, "shared", slot), self.pool.page_bytes)
+            page = self.pool.read(slot)
+            right += page == wanted
+            check(page in (wanted, self.pool.blank), "a page holds what it should not")
+        return answer, right
+
+    def said(self):
+        with open(self.server.log_path, errors="replace") as log:
+            return "".join([line for line in log if '"event":"request"' not in line][-25:])
+
+    def ends(self):
+        if self.server.alive():
+            self.go_on()
+            status = self.server.stop()
+            check(status == 0, f"{self.name} ended with {status}:\n{self.server.log_tail()}")
+
+
+class Pair:
+    """A database, a root that is shared, and servers on both."""
+
+    def __init__(self, tools, cluster, name):
+        self.program, self.verify, self.cluster, self.name = tools.kvrun, tools.verify, cluster, name
+        self.folder = tempfile.mkdtemp(prefix="kvinst.")
+        os.chmod(self.folder, 0o711)
+        os.makedirs(os.path.join(self.folder, "root"), mode=0o700)
+        self.url, self.instances, self.relays, self.first, self.keys = cluster.database(name), [], [], None, {}
+
+    def sql(self, text):
+        from server import database_user, postgres_program
+        command = [postgres_program("psql"), "-h", self.cluster.folder, "-U", "kvrun", "-d", self.name, "-qAt", "-c", text]
+        run = subprocess.run(command, capture_output=True, text=True, **database_user())
+        check(run.returncode == 0, f"{text}: {run.stderr}")
+        return run.stdout.strip()
+
+    def add(self, name, fault="", relay=False, start=True):
+        url = self.url
+        if relay:
+            self.relays.append(Relay(os.path.join(self.folder, "relay-" + name), self.cluster.folder))
+            url = url.replace(self.cluster.folder, self.relays[-1].folder)
+        instance = Instance(self, name, url, fault)
+        self.instances.append(instance)
+        if start:
+            instance.start()
+        if self.first is None:
+            self.first = instance
+            self.make_keys()
+        return instance.attach() if start else instance
+
+    def make_keys(self):
+        self.keys["operator"] = self.first.server.operator_key()
+        self.tenant = self.first.call("operator", "POST", "/v1/tenants", {"name": "acme"}).json["id"]
+        for name, role in (("engine", "engine"), ("admin", "tenant_admin")):
+            self.keys[name] = self.first.call("operator", "POST", f"/v1/tenants/{self.tenant}/api-keys",
+                                              {"name": name, "roles": [role]}).json["secret"]
+
+    def session(self, instance):
+        """One that was away says so until it has joined again."""
+        def made():
+            answer = instance.call("engine", "POST", "/v1/sessions", {"model": engine.MODEL})
+            check(answer.status in (201, 503), f"session: {answer}")
+            return answer.status == 201 and answer.json["id"]
+        return wait_until(made, WAIT_SECONDS, "a session")
+
+    def remove(self):
+        for instance in self.instances:
+            if instance.server.alive():
+                instance.server.kill()
+            instance.server.forget_sockets()
+        for relay in self.relays:
+            relay.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- erasures
+
+    def ask(self, instance, session):
+        answer = instance.call("admin", "POST", "/v1/erasures", {"scope": {"session_id": session}, "basis": "gdpr_art17"})
+        check(answer.status in (200, 201, 202), f"erasure: {answer}")
+        return answer.json["id"]
+
+    def view(self, instance, erasure):
+        answer = instance.call("admin", "GET", "/v1/erasures/" + erasure)
+        check(answer.status == 200, f"erasure: {answer}")
+        return answer.json
+
+    def certified(self, instance, erasure):
+        wait_until(lambda: self.view(instance, erasure)["state"] == "certified", WAIT_SECONDS,
+                   f"certificate of {erasure}, now {self.view(instance, erasure)}")
+        return self.view(instance, erasure)
+
+    def bundle(self, instance, erasure):
+        answer = instance.call("admin", "GET", f"/v1/erasures/{erasure}/certificate", Accept="text/plain")
+        check(answer.status == 200, f"certificate: {answer}")
+        return answer.body
+
+    def good_certificate(self, erasure, *instances):
+        """One, the same bytes from all, and the offline verifier takes it."""
+        bundles = {self.bundle(instance, erasure) for instance in instances}
+        check(len(bundles) == 1, "two instances show two certificates")
+        check(self.sql("SELECT count(*) FROM kvrun.audit_leaf WHERE ref IS NOT NULL AND get_byte(ref, 0) = 99 AND entry = "
+                       f"(SELECT cert_jws FROM kvrun.erasure WHERE cert_jws IS NOT NULL AND cert_leaf_index = idx"
+                       f" AND tenant_id = log_id LIMIT 1)") != "0", "the certificate is no leaf")
+        place = os.path.join(self.folder, "certificate")
+        os.makedirs(place, exist_ok=True)
+        with open(os.path.join(place, "certificate.txt"), "wb") as file:
+            file.write(bundles.pop())
+        for name, path in (("jwks.json", "jwks.json"), ("log.vkey", "log.vkey")):
+            keys = {instance.call("admin", "GET", "/.well-known/kvrun/" + path).body for instance in instances}
+            check(len(keys) == 1, f"two instances show two {path}")
+            with open(os.path.join(place, name), "wb") as file:
+                file.write(keys.pop())
+        run = subprocess.run([self.verify, os.path.join(place, "certificate.txt")], capture_output=True, text=True)
+        check(run.returncode == 0, f"kv-verify: {run.stdout}{run.stderr}")
+        return self.payload(os.path.join(place, "certificate.txt"))
+
+    def payload(self, path):
+        import base64
+        with open(path) as file:
+            jws = next(line for line in file if line.startswith("extra "))[6:]
+        part = base64.b64decode(jws).split(b".")[1]
+        return json.loads(base64.urlsafe_b64decode(part + b"=" * (-len(part) % 4)))
+
+    def erased_everywhere(self, session, *instances):
+        for instance in instances:
+            def gone():
+                answer, right = instance.restore(session)
+                check(right == 0, f"{instance.name} restored {right} pages of an erased session: {answer}")
+                check(answer.status in (410, 503), f"restore of an erased session: {answer}")
+                return answer.status == 410
+            wait_until(gone, WAIT_SECONDS, f"{instance.name} refuses {session}")
+
+
+# --- cases ------------------------------------------------------------------------------------------------------------
+
+
+def case_second_serves(pair):
+    """Starts, serves what the other made, is listed; refusals and changes of one are seen on the other."""
+    a, b = pair.add("a"), pair.add("b")
+    session = pair.session(a)
+    a.offload(session)
+    answer, right = b.restore(session)
+    check(answer.status == 200 and right == 0 and set(answer.json["results"]) == {"missing"}, f"another's nvme: {answer}")
+    b.offload(session)
+    check(b.restore(session)[1] == 3 and a.restore(session)[1] == 3, "blocks of each")
+    for instance in (a, b):
+        def both():
+            listed = instance.call("operator", "GET", "/v1/status").json["instances"]
+            return {i["id"] for i in listed if i["state"] == "live"} == {a.id(), b.id()} and \
+                [i["id"] for i in listed if i["self"]] == [instance.id()]
+        wait_until(both, WAIT_SECONDS, "both in the status")
+
+    key = a.call("operator", "POST", f"/v1/tenants/{pair.tenant}/api-keys", {"name": "short", "roles": ["engine"]}).json
+    pair.keys["short"] = key["secret"]
+    path = "/v1/sessions/" + session
+    check(b.call("short", "GET", path).status == 200, "a key of a works on b")
+    check(a.call("operator", "DELETE", f"/v1/tenants/{pair.tenant}/api-keys/{key['key']['id'] if 'key' in key else key['id']}")
+          .status in (200, 204), "revoked on a")
+    begun = time.monotonic()
+    wait_until(lambda: b.call("short", "GET", path).status == 401, WAIT_SECONDS, "the key refused on b")
+    print(f"    key refused on the other after {time.monotonic() - begun:.2f} s", flush=True)
+
+    wait_until(lambda: a.call("operator", "POST", f"/v1/tenants/{pair.tenant}:suspend", {"reason": "test"}).status == 200,
+               WAIT_SECONDS, "suspended")
+    wait_until(lambda: b.call("engine", "POST", "/v1/sessions", {"model": engine.MODEL}).status == 403, WAIT_SECONDS,
+               "suspended on b")
+    check(a.call("operator", "POST", f"/v1/tenants/{pair.tenant}:resume", {}).status == 200, "resumed")
+    wait_until(lambda: b.call("engine", "GET", path).status == 200, WAIT_SECONDS, "resumed on b")
+
+    erasure = pair.ask(b, session)
+    view = pair.certified(a, erasure)
+    check({i["id"]: i["how"] for i in view["instances"]}.keys() == {a.id(), b.id()}, f"instances: {view}")
+    payload = pair.good_certificate(erasure, a, b)
+    check(sorted(i["how"] for i in payload["instances"]) == ["acked", "self"], f"{payload['instances']}")
+    check(payload["scope"]["blocks"] == "6", f"blocks of both: {payload['scope']}")
+    check(payload["verification"]["samples"] == 6, f"samples of both: {payload['verification']}")
+    check("L5" not in [limit["code"] for limit in payload["limits"]], "no limit where none is")
+    pair.erased_everywhere(session, a, b)
+    a.ends()
+    b.ends()
+
+
+def refused(pair, name, text, prepare=None, shared=True):
+    instance = pair.add(name, start=False)
+    if prepare:
+        prepare(instance)
+    instance.server.spawn(SHARED if shared else None)
+    check(instance.server.wait_dead(60), f"{name} starts")
+    check(instance.server.process.returncode != 0 and text in instance.server.log_tail(), instance.server.log_tail())
+
+
+def case_second_refused(pair):
+    """With other signing keys, with another log name, with a root that is not shared."""
+    a = pair.add("a")
+    refused(pair, "b", "signs with other keys", lambda b: shutil.rmtree(b.server.state))
+    refused(pair, "c", "use a root.provider that instances share",
+            lambda c: c.server.options.append("--root.path=" + os.path.join(pair.folder, "root", "other")), shared=False)
+    check(pair.sql("SELECT count(*) FROM kvrun.instance") == "1", "a refused one leaves no row")
+    check(a.call("operator", "GET", "/v1/status").json["state"] == "ready", "the first is not touched")
+    a.ends()
+
+
+# --- an instance that is away -----------------------------------------------------------------------------------------
+
+
+def limit_of(payload, code):
+    return code in [limit["code"] for limit in payload["limits"]]
+
+
+def judge_time(what, seconds):
+    """Lease and margin twice (for its fence and, when it went on in between, its purge), and what two servers under a
+    sanitizer take on a machine that does other things as well."""
+    print(f"    {what}: {seconds:.2f} s (patience {PATIENCE:.2f} s)", flush=True)
+    check(seconds < 2 * PATIENCE + 60, f"{what} took {seconds:.1f} s")
+
+
+def away(pair, a, b, leave, come_back, expired=True):
+    session = pair.session(a)
+    a.offload(session)
+    check(a.restore(session)[1] == 3, "before")
+    leave()
+    begun = time.monotonic()
+    erasure = pair.ask(b, session)
+    pair.certified(b, erasure)
+    took = time.monotonic() - begun
+    payload = pair.good_certificate(erasure, b)
+    how = {i["id"]: i["how"] for i in payload["instances"]}
+    check(how.get(b.id()) == "self", f"{how}")
+    check((how.get(a.id()) == "expired") == expired and limit_of(payload, "L5") == expired, f"{how}, {payload['limits']}")
+    judge_time("certified while the other was away", took)
+    check(took > LEASE_SECONDS * 0.6 or not expired, f"certified after {took:.2f} s, before the lease was over")
+    come_back()
+    pair.erased_everywhere(session, a, b)
+    fresh = pair.session(a)
+    a.offload(fresh)
+    wait_until(lambda: a.restore(fresh)[1] == 3, WAIT_SECONDS, "the one that was away serves again")
+
+
+def case_stopped(pair):
+    a, b = pair.add("a"), pair.add("b")
+    away(pair, a, b, a.stop_here, a.go_on)
+    check(pair.sql("SELECT max(incarnation) FROM kvrun.instance") == "2", "joined anew")
+    a.ends()
+    b.ends()
+
+
+def case_cut_off(pair):
+    """Its way to the database swallows everything; by itself it refuses when its lease is over, also what lives."""
+    a, b = pair.add("a", relay=True), pair.add("b")
+    other = pair.session(a)
+    a.offload(other)
+
+    def leave():
+        pair.relays[0].open = False
+
+    def come_back():
+        answer, right = a.restore(other)
+        check(answer.status == 503 and right == 0, f"without a lease: {answer}")
+        pair.relays[0].open = True
+    away(pair, a, b, leave, come_back)
+    wait_until(lambda: a.restore(other)[1] == 3, WAIT_SECONDS, "what lives")
+    a.ends()
+    b.ends()
+
+
+def case_killed(pair):
+    a, b = pair.add("a"), pair.add("b")
+
+    def come_back():
+        a.start().attach()
+    away(pair, a, b, a.server.kill, come_back)
+    a.ends()
+    b.ends()
+
+
+def case_cloned(pair):
+    """A copy of the state folder, as of a machine that was copied while it ran: a process of the same incarnation. It is
+    made here from its row, which another process renews: the real one finds out, and has whoever renewed wipe."""
+    a, b = pair.add("a"), pair.add("b")
+    session, other = pair.session(a), pair.session(b)
+    a.offload(session)
+    mine = "id = (SELECT id FROM kvrun.instance ORDER BY started_at LIMIT 1)"
+    pair.sql(f"UPDATE kvrun.instance SET lease_ctr = lease_ctr + 1 WHERE {mine}")
+    wait_until(lambda: a.call("operator", "GET", "/v1/status").json["state"] == "quarantined", WAIT_SECONDS, "found out")
+    answer, right = a.restore(session)
+    check(answer.status == 503 and answer.json["code"] == "quarantined" and right == 0, f"the one that gives way: {answer}")
+    check(pair.sql(f"SELECT cloned FROM kvrun.instance WHERE {mine}") == "t", "the other is told to wipe")
+    erasure = pair.ask(b, session)
+    pair.certified(b, erasure)
+    payload = pair.good_certificate(erasure, b)
+    check({i["how"] for i in payload["instances"]} == {"self", "expired"} and limit_of(payload, "L5"), f"{payload}")
+    wait_until(lambda: b.call("engine", "GET", "/v1/sessions/" + other).status == 200, WAIT_SECONDS, "the other serves")
+    a.server.kill()
+    b.ends()
+
+
+# --- the one that erases is away --------------------------------------------------------------------------------------
+
+PHASES = ("requested", "fenced", "stage-listed", "stage-create", "staged", "rekeyed", "destroy", "destroyed", "purged",
+          "verified", "certificate")
+TRANSACTIONS = ("erase-staged", "erase-rekey", "erase-destroyed", "erase-purged", "bundle")
+
+
+def taken_over(pair, fault, away_with):
+    """The eraser is stopped (or killed) at a point; the other one ends what it began, and the first one, when it goes
+    on, destroys nothing: what lives opens, and the next erasure ends as well."""
+    a = pair.add("a", fault=f"{fault}={away_with}@1")
+    session, lives = pair.session(a), pair.session(a)
+    a.offload(session)
+    a.offload(lives)
+    b = pair.add("b")
+    b.offload(lives)
+    # The one that is asked first erases: b is only there.
+    with contextlib.suppress(Gone):
+        pair.ask(a, session)
+    if away_with == "kill":
+        check(a.server.wait_dead(WAIT_SECONDS), f"{fault} did not come by")
+    else:
+        a.await_stop()
+    begun = time.monotonic()
+    erasure = wait_until(lambda: pair.sql("SELECT encode(id, 'hex') FROM kvrun.erasure"), 10, "the request")
+    check(erasure, "the request is durable")
+    erasure = wait_until(lambda: next(iter(b.call("admin", "GET", "/v1/erasures").json["data"]), None), 10, "listed")["id"]
+    pair.certified(b, erasure)
+    judge_time(f"{fault}={away_with}: taken over and certified", time.monotonic() - begun)
+    before = pair.bundle(b, erasure)
+    roots = pair.sql("SELECT encode(root_id, 'hex') FROM kvrun.kroot")
+    # While the first goes on, the other is in the middle of the next one.
+    second = pair.session(b)
+    b.offload(second)
+    if away_with == "kill":
+        a.fault = ""
+        a.start().attach()
+    next_erasure = pair.ask(b, second)
+    if away_with != "kill":
+        a.go_on()
+    pair.certified(b, next_erasure)
+    pair.erased_everywhere(session, a, b)
+    pair.erased_everywhere(second, a, b)
+    for instance in (a, b):
+        wait_until(lambda: instance.call("operator", "GET", "/v1/status").json["state"] == "ready", WAIT_SECONDS,
+                   f"{instance.name} ready")
+        wait_until(lambda: instance.restore(lives)[1] == 3, WAIT_SECONDS, f"what lives, on {instance.name}")
+    check(pair.bundle(a, erasure) == before, "another certificate")
+    payload = pair.good_certificate(erasure, a, b)
+    check({i["id"] for i in payload["instances"]} == {a.id(), b.id()}, f"{payload['instances']}")
+    check(limit_of(payload, "L5") == ("expired" in [i["how"] for i in payload["instances"]]), f"{payload}")
+    pair.good_certificate(next_erasure, a, b)
+    check(pair.sql("SELECT encode(root_id, 'hex') FROM kvrun.kroot") != roots, "another root after another erasure")
+    check(pair.sql("SELECT count(*) FROM kvrun.erase_batch WHERE state NOT IN ('done', 'abandoned')") == "0", "left open")
+    a.ends()
+    b.ends()
+
+
+CASES = {name[5:]: value for name, value in list(globals().items()) if name.startswith("case_")}
+
+
+def run(tools, cluster, name, function, *args):
+    begun = time.monotonic()
+    pair = Pair(tools, cluster, "i_" + "".join(c if c.isalnum() else "_" for c in name))
+    try:
+        function(pair, *args)
+        print(f"{name}: good [{time.monotonic() - begun:.1f} s]", flush=True)
+        return True
+    except Exception:
+        print(f"{name}: FAILED [{time.monotonic() - begun:.1f} s]\n{traceback.format_exc()}", flush=True)
+        for instance in pair.instances:
+            with contextlib.suppress(OSError):
+                print(f"--- {instance.name}\n{instance.said()}", flush=True)
+        return False
+    finally:
+        pair.remove()
+
+
+def chosen(rng, cases):
+    """Where the eraser goes away, and how: a sample, or what is named ("erase/rekeyed=stop"), or with KV_LONG=1 all."""
+    points = [f"erase/{phase}" for phase in PHASES] + [f"store/{name}/{step}" for name in TRANSACTIONS
+                                                       for step in ("commit", "committed")]
+    every = [(point, how) for point in points for how in ("stop", "kill")]
+    if cases:
+        return [tuple(case.split("=")) for case in cases if "=" in case]
+    return every if os.environ.get("KV_LONG") == "1" else rng.sample(every, SAMPLE)
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--kvrun", required=True)
+    parser.add_argument("--verify", required=True)
+    parser.add_argument("--attack")
+    parser.add_argument("--no-faults", action="store_true")
+    parser.add_argument("--seed", type=int)
+    parser.add_argument("cases", nargs="*")
+    options = parser.parse_args()
+    if options.no_faults:
+        print("the server has no fault points", file=sys.stderr)
+        return SKIP
+    seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}", flush=True)
+    cluster, good = Cluster(), True
+    try:
+        for name in options.cases or CASES:
+            good = ("=" in name or run(options, cluster, name, CASES[name])) and good
+        rng = random.Random(seed)
+        for fault, how in chosen(rng, options.cases):
+            good = run(options, cluster, f"{fault}={how}", taken_over, fault, how) and good
+    finally:
+        cluster.remove()
+    return 0 if good else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
