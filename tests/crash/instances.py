@@ -7,6 +7,7 @@ A case waits for conditions. The one time that is judged is how long an erasure 
 the lease, its margin and what the machine takes for it anyway."""
 import argparse
 import contextlib
+import functools
 import json
 import os
 import random
@@ -26,7 +27,7 @@ from ledger import Ledger
 from server import Client, Cluster, Gone, Server, wait_until
 
 SKIP = 77
-SAMPLE = 3
+SAMPLE = 2
 LEASE_SECONDS = 3
 PATIENCE = LEASE_SECONDS * 1.1  # what is waited for an instance that is not heard of
 WAIT_SECONDS = 120
@@ -97,7 +98,7 @@ class Instance:
         self.folder = os.path.join(pair.folder, name)
         os.makedirs(self.folder)
         os.chmod(self.folder, 0o711)
-        options = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={LEASE_SECONDS}s",
+        options = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={pair.lease}s",
                    "--root.path=" + os.path.join(pair.folder, "root", "file")]
         self.server = Server(pair.program, self.folder, options, db_url)
         self.pool, self.clients, self.gate = engine.Pool("p" + name, 16 * 1024, 64), {}, None
@@ -136,6 +137,9 @@ class Instance:
 
     def go_on(self):
         self.server.process.send_signal(signal.SIGCONT)
+
+    def state(self):
+        return self.call("operator", "GET", "/v1/status").json["state"]
 
     def await_stop(self):
         wait_until(lambda: stopped(self.server.process), WAIT_SECONDS, f"{self.name} at its fault point")
@@ -188,6 +192,7 @@ class Pair:
         os.chmod(self.folder, 0o711)
         os.makedirs(os.path.join(self.folder, "root"), mode=0o700)
         self.url, self.instances, self.relays, self.first, self.keys = cluster.database(name), [], [], None, {}
+        self.lease = LEASE_SECONDS
 
     def sql(self, text):
         from server import database_user, postgres_program
@@ -224,6 +229,11 @@ class Pair:
             check(answer.status in (201, 503), f"session: {answer}")
             return answer.status == 201 and answer.json["id"]
         return wait_until(made, WAIT_SECONDS, "a session")
+
+    def hold(self, point):
+        """A gate at a fault point: the spec for the server, and the file that is there while somebody waits at it."""
+        gate = os.path.join(self.folder, point.replace("/", "_"))
+        return f"{point}=hold:{gate}", gate
 
     def remove(self):
         for instance in self.instances:
@@ -406,23 +416,69 @@ def case_stopped(pair):
     b.ends()
 
 
+class Restores:
+    """Asks one instance for a session's blocks all the time, and keeps when it last got one."""
+
+    def __init__(self, instance, session):
+        self.instance, self.session, self.last, self.error, self.over = instance, session, 0, None, False
+        self.thread = threading.Thread(target=self.run)
+        self.thread.start()
+
+    def run(self):
+        try:
+            while not self.over:
+                if self.instance.restore(self.session)[1] > 0:
+                    self.last = time.monotonic()
+                time.sleep(0.01)
+        except Exception as error:
+            self.error = error
+
+    def end(self):
+        self.over = True
+        self.thread.join()
+        check(self.error is None, f"restores: {self.error}")
+        return self.last
+
+
+def cut_off(pair, fault):
+    """When the other instance's way to the database swallows everything it serves from memory, until its lease is over.
+    Seconds from the last block that it gave to the moment the erasure counted as fenced: negative would be a lie."""
+    a = pair.add("a", relay=True)
+    b = pair.add("b", fault=fault)
+    session = pair.session(a)
+    a.offload(session)
+    wait_until(lambda: a.restore(session)[1] == 3, WAIT_SECONDS, "before")
+    restores = Restores(a, session)
+    pair.relays[0].open = False
+    begun = time.monotonic()
+    erasure = pair.ask(b, session)
+    wait_until(lambda: pair.view(b, erasure)["state"] != "requested", WAIT_SECONDS, "fenced")
+    fenced = time.monotonic()
+    if not fault:
+        judge_time("fenced while the other is cut off", fenced - begun)
+        pair.certified(b, erasure)
+    time.sleep(0 if not fault else pair.lease)  # the control: it goes on serving for what is left of its lease
+    last = restores.end()
+    pair.relays[0].open = True
+    if not fault:
+        pair.erased_everywhere(session, a, b)
+        payload = pair.good_certificate(erasure, b)
+        check(limit_of(payload, "L5"), "the one that expired is named")
+        a.ends()
+        b.ends()
+    return fenced - last
+
+
 def case_cut_off(pair):
-    """Its way to the database swallows everything; by itself it refuses when its lease is over, also what lives."""
-    a, b = pair.add("a", relay=True), pair.add("b")
-    other = pair.session(a)
-    a.offload(other)
+    ahead = cut_off(pair, "")
+    print(f"    last block {ahead:.2f} s before the fence", flush=True)
+    check(ahead > 0, f"a block {-ahead:.2f} s after the fence")
 
-    def leave():
-        pair.relays[0].open = False
 
-    def come_back():
-        answer, right = a.restore(other)
-        check(answer.status == 503 and right == 0, f"without a lease: {answer}")
-        pair.relays[0].open = True
-    away(pair, a, b, leave, come_back)
-    wait_until(lambda: a.restore(other)[1] == 3, WAIT_SECONDS, "what lives")
-    a.ends()
-    b.ends()
+def case_cut_off_control(pair):
+    """An eraser that takes everybody for fenced: the check above finds blocks that were given after it."""
+    ahead = cut_off(pair, "erase/unfenced=on")
+    check(ahead < 0, f"the control gave no block after the fence, the last {ahead:.2f} s before it")
 
 
 def case_killed(pair):
@@ -514,6 +570,85 @@ def taken_over(pair, fault, away_with):
     b.ends()
 
 
+# --- the root changes while somebody looks ----------------------------------------------------------------------------
+
+
+def root_moves(pair, fault):
+    gate_spec, gate = pair.hold("root/check")
+    a, b = pair.add("a"), pair.add("b", fault=",".join(filter(None, (gate_spec, fault))))
+    session = pair.session(a)
+    wait_until(lambda: os.path.exists(gate), WAIT_SECONDS, "one that read the database")
+    pair.certified(a, pair.ask(a, session))
+    os.unlink(gate)
+    return a, b
+
+
+def case_root_moves(pair):
+    a, b = root_moves(pair, "")
+    session = pair.session(b)
+    pair.certified(b, pair.ask(b, session))
+    check((a.state(), b.state()) == ("ready", "ready"), "both are ready")
+    a.ends()
+    b.ends()
+
+
+def case_root_moves_control(pair):
+    _, b = root_moves(pair, "root/check-once=on")
+    wait_until(lambda: b.state() == "quarantined", WAIT_SECONDS, "the control's mistake")
+
+
+# --- filling slots while a root changes -------------------------------------------------------------------------------
+
+
+def case_fill_held(pair):
+    """A session is being made, its nodes filled and not committed, when the root is to change: the eraser waits, then
+    ends that transaction. The session was never made, and what is made afterwards opens on both."""
+    gate_spec, gate = pair.hold("store/session-create/commit")
+    a, b = pair.add("a", fault=gate_spec + "@2"), pair.add("b")
+    session = pair.session(a)
+    answers = []
+    held = threading.Thread(target=lambda: answers.append(
+        Client(a.server.socket, pair.keys["engine"]).call("POST", "/v1/sessions", {"model": engine.MODEL})))
+    held.start()
+    wait_until(lambda: os.path.exists(gate), WAIT_SECONDS, "a session before its commit")
+    pair.certified(b, pair.ask(b, session))
+    os.unlink(gate)
+    held.join()
+    check(answers[0].status == 503, f"the session that was held: {answers[0]}")
+    check(pair.sql("SELECT count(*) FROM kvrun.session") == "1", "it was not made")
+    fresh = pair.session(a)
+    a.offload(fresh)
+    b.offload(fresh)
+    check(a.restore(fresh)[1] == 3 and b.restore(fresh)[1] == 3, "what was made afterwards")
+    a.ends()
+    b.ends()
+
+
+# --- the one that does not erase is away ------------------------------------------------------------------------------
+
+
+def away_in_phase(pair, phase):
+    gate_spec, gate = pair.hold(f"erase/{phase}")
+    a, b = pair.add("a"), pair.add("b", fault=gate_spec)
+    session = pair.session(a)
+    a.offload(session)
+    erasure = pair.ask(b, session)
+    wait_until(lambda: os.path.exists(gate), WAIT_SECONDS, phase)
+    a.stop_here()
+    begun = time.monotonic()
+    os.unlink(gate)
+    pair.certified(b, erasure)
+    judge_time(f"the other stopped at {phase}: certified", time.monotonic() - begun)
+    pair.good_certificate(erasure, b)
+    a.go_on()
+    pair.erased_everywhere(session, a, b)
+    a.ends()
+    b.ends()
+
+
+for at in ("fenced", "staged", "rekeyed", "destroyed", "purged"):
+    globals()["case_away_at_" + at] = functools.partial(away_in_phase, phase=at)
+
 CASES = {name[5:]: value for name, value in list(globals().items()) if name.startswith("case_")}
 
 
@@ -532,6 +667,16 @@ def run(tools, cluster, name, function, *args):
         return False
     finally:
         pair.remove()
+
+
+def some(rng):
+    """All with KV_LONG=1. Else what every run shows, and one of those that another one of its kind stands for."""
+    if os.environ.get("KV_LONG") == "1":
+        return list(CASES)
+    kinds = [[name for name in CASES if name.startswith("away_at")], [name for name in CASES if name.endswith("control")],
+             ["killed", "cloned", "root_moves", "fill_held"]]
+    left = {name for kind in kinds for name in kind}
+    return [name for name in CASES if name not in left] + [rng.choice(kind) for kind in kinds]
 
 
 def chosen(rng, cases):
@@ -558,11 +703,10 @@ def main():
         return SKIP
     seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
     print(f"seed {seed}", flush=True)
-    cluster, good = Cluster(), True
+    cluster, good, rng = Cluster(), True, random.Random(seed)
     try:
-        for name in options.cases or CASES:
+        for name in options.cases or some(rng):
             good = ("=" in name or run(options, cluster, name, CASES[name])) and good
-        rng = random.Random(seed)
         for fault, how in chosen(rng, options.cases):
             good = run(options, cluster, f"{fault}={how}", taken_over, fault, how) and good
     finally:
