@@ -43,7 +43,7 @@ struct world {
     uint32_t places[TENANTS];                        /* as sessions remember them */
     uint32_t decisions[DECISIONS], empty[DECISIONS]; /* ticks */
     double values[DECISIONS], ns_a_tick;
-    uint64_t random, allowed, unknown;
+    uint64_t random, decided, allowed, unknown;
 };
 
 static uint64_t draw(struct world *world, uint64_t below)
@@ -171,6 +171,7 @@ static void decide(struct world *world, struct kv_policy_subject *subject, const
     bool known = kv_policy_table_decide(world->table, subject, facts, &decision, &bounds);
     world->unknown += !known || bounds.session_bytes == 0;
     world->allowed += decision.allowed;
+    world->decided++;
 }
 
 /* One round: decisions and empty measurements by turns, over the first `tenants`. In ticks. */
@@ -236,6 +237,7 @@ static double middle(double values[ROUNDS])
 static void decisions(struct world *world, struct kv_bench_result *result)
 {
     struct rounds rounds, cold;
+    measure(world, TENANTS, true); /* most sessions have decided before, and know the place; the memory is there */
     run_rounds(world, true, &rounds);
     run_rounds(world, false, &cold);
     for (unsigned round = 0; round < ROUNDS; round++) {
@@ -250,8 +252,8 @@ static void decisions(struct world *world, struct kv_bench_result *result)
     kv_bench_figure(result, "not_expected_p50_ns", middle(cold.p50));
     kv_bench_figure(result, "not_expected_p99_ns", middle(cold.p99));
     kv_bench_figure(result, "empty_measurement_ns", middle(rounds.empty));
-    kv_bench_figure(result, "allowed_percent", 100.0 * (double)world->allowed / (2.0 * DECISIONS * ROUNDS));
-    kv_bench_figure(result, "found_percent", 100.0 - 100.0 * (double)world->unknown / (2.0 * DECISIONS * ROUNDS));
+    kv_bench_figure(result, "allowed_percent", 100.0 * (double)world->allowed / (double)world->decided);
+    kv_bench_figure(result, "found_percent", 100.0 - 100.0 * (double)world->unknown / (double)world->decided);
     measure(world, 1, true);
     kv_bench_figure(result, "decision_in_cache_p50_ns",
                     above(percentile(world, world->decisions, 50), percentile(world, world->empty, 50)));
