@@ -128,6 +128,17 @@ static unsigned tenant_labels(const struct kv_conf *conf)
     return off ? 0 : all ? (unsigned)KV_MAX_TENANT_LABELS : (unsigned)conf->metrics_tenant_max;
 }
 
+static struct kv_roe_pkcs11_conf pkcs11_conf(const struct kv_conf *conf)
+{
+    return (struct kv_roe_pkcs11_conf){.module = conf->root_pkcs11_module,
+                                       .token = conf->root_pkcs11_token,
+                                       .pin_file = conf->root_pkcs11_pin_file,
+                                       .label = conf->root_pkcs11_label,
+                                       .manufacturer = conf->root_hardware_manufacturer,
+                                       .model = conf->root_hardware_model,
+                                       .serial = conf->root_hardware_serial};
+}
+
 static KV_RC start_service(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
@@ -142,6 +153,7 @@ static KV_RC start_service(struct server *server)
                                   .state_folder = server->state,
                                   .root_provider = conf->root_provider,
                                   .root_path = server->root_path,
+                                  .root_pkcs11 = pkcs11_conf(conf),
                                   .engine_socket = server->socket,
                                   .fd_socket = server->fd_socket,
                                   .host_name = conf->log_host,

@@ -53,18 +53,19 @@ static bool same_file_system(const char *a, const char *b)
 void serve_know_facts(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
-    bool own = conf->db_url[0] == '\0', memory = strcmp(conf->root_provider, "memory") == 0;
+    bool own = conf->db_url[0] == '\0', memory = strcmp(conf->root_provider, "memory") == 0,
+         file = strcmp(conf->root_provider, "file") == 0;
     snprintf(server->database_folder, sizeof server->database_folder, "%.1000s/postgres", server->state);
     server->facts = (struct kv_http_facts){
         .ctx = server,
         .at = fact_at,
         .state_folder = server->state,
-        .root_path = server->root_path,
+        .root_path = file ? server->root_path : NULL,
         .nvme_path = conf->nvme_bytes > 0 ? server->nvme_path : NULL,
         .database_folder = own ? server->database_folder : NULL,
         .root_in_memory = memory,
-        .root_in_state = !memory && below(server->root_path, server->state),
-        .root_beside_data = !memory && same_file_system(server->root_path, server->state),
+        .root_in_state = file && below(server->root_path, server->state),
+        .root_beside_data = file && same_file_system(server->root_path, server->state),
         .insecure_listen = conf->tls_cert_file[0] == '\0' && strncmp(conf->http_listen, "127.", 4) != 0 &&
                            strncmp(conf->http_listen, "[::1]", 5) != 0,
     };

@@ -7,6 +7,9 @@
  *   {R}  ------------->  {R, R'}  ----------------->  {R'}          discard(R'): {R, R'} -> {R}
  *
  * commit with a zero `old` makes the first root active. Thread: one caller at a time.
+ *
+ * Shared providers (pkcs11) serve several processes at once. They cannot compare and swap, so the fence of the caller
+ * stands on every staged key: a process that was overtaken does not discard what a later one made.
  */
 #ifndef KV_KEYS_ROE_H
 #define KV_KEYS_ROE_H
@@ -16,9 +19,18 @@
 
 struct kv_roe;
 
+struct kv_roe_pkcs11_conf {
+    const char *module;                        /* absolute path of the token's library */
+    const char *token;                         /* its label */
+    const char *pin_file;                      /* absolute path, mode 0600; read at each login */
+    const char *label;                         /* what its keys are called; NULL or "": kvrun */
+    const char *manufacturer, *model, *serial; /* what an operator declares to be hardware; NULL or "": nothing */
+};
+
 struct kv_roe_conf {
-    const char *provider; /* "file" or "memory" */
+    const char *provider; /* "file", "memory" or "pkcs11" */
     const char *path;     /* file: an absolute path; created when it is not there */
+    struct kv_roe_pkcs11_conf pkcs11;
     const struct kv_env *env;
 };
 
@@ -41,20 +53,25 @@ struct kv_roe_ops {
     /* Destroys `old` durably and makes `fresh` the active one. KV_E_STALE when either id is not what is there. Already
      * done (fresh active, old absent) is KV_OK with a receipt. */
     KV_RC (*commit)(struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old, struct kv_roe_receipt *ret);
-    /* Destroys the staged one. Absent is KV_OK; the active one is KV_E_STALE. */
+    /* Destroys the staged one. Absent is KV_OK; the active one, and one of a later fence, is KV_E_STALE. */
     KV_RC (*discard)(struct kv_roe *roe, const struct kv_id *staged);
     /* Zero ids where there is none. Reads the medium afresh. */
     KV_RC (*list)(struct kv_roe *roe, struct kv_id *ret_active, struct kv_id *ret_staged);
     const char *(*describe)(const struct kv_roe *roe); /* "file (O_DIRECT, in place)"; never key material */
+    /* "E2", or "E3" where it is hardware that an operator declared and that says the same of itself. */
+    const char *(*assurance)(const struct kv_roe *roe);
     void (*close)(struct kv_roe *roe);
 };
 
 struct kv_roe {
     const struct kv_roe_ops *ops;
+    uint64_t fence; /* of kroot, as the caller last took it; 0: it has none. Providers of one process pay no heed */
+    struct kv_errinfo trouble; /* why the last call failed, where the provider knows more than the code says */
 };
 
 extern const struct kv_roe_ops kv_roe_memory; /* for tests; a restart loses every session */
 extern const struct kv_roe_ops kv_roe_file;   /* two 4 KiB slots in one file, written in place, see roe_file.c */
+extern const struct kv_roe_ops kv_roe_pkcs11; /* keys that never leave a token, see roe_pkcs11.c */
 
 /* KV_E_CONFIG for an unknown provider. The file provider takes an exclusive lock: a second process is KV_E_BUSY.
  * It refuses (KV_E_CONFIG) a relative path, a symbolic link, a file that others can read; KV_E_UNSUPPORTED: a file

@@ -64,6 +64,52 @@ KV_RC kv_roe_plan_discard(const struct kv_roe_view *view, const struct kv_id *st
     return KV_OK;
 }
 
+KV_RC kv_roe_shelf_add(struct kv_roe_shelf *shelf, const struct kv_roe_key *key)
+{
+    if (kv_roe_shelf_find(shelf, &key->id) != NULL) {
+        return KV_OK; /* A creation that was repeated because its answer was lost. */
+    }
+    if (shelf->count == KV_ROE_SHELF_MAX) {
+        return KV_E_LIMIT;
+    }
+    shelf->keys[shelf->count++] = *key;
+    return KV_OK;
+}
+
+const struct kv_roe_key *kv_roe_shelf_find(const struct kv_roe_shelf *shelf, const struct kv_id *id)
+{
+    for (size_t i = 0; i < shelf->count; i++) {
+        if (kv_id_equal(&shelf->keys[i].id, id)) {
+            return &shelf->keys[i];
+        }
+    }
+    return NULL;
+}
+
+KV_RC kv_roe_shelf_view(const struct kv_roe_shelf *shelf, const struct kv_id *named, struct kv_roe_view *ret_view)
+{
+    struct kv_roe_view view = {0};
+    const struct kv_roe_key *staged = NULL;
+    for (size_t i = 0; i < shelf->count; i++) {
+        const struct kv_roe_key *key = &shelf->keys[i];
+        if (key->active && !kv_id_is_zero(&view.active)) {
+            return KV_E_CORRUPT;
+        }
+        bool wanted = named != NULL && kv_id_equal(&key->id, named);
+        bool settled = named != NULL && staged != NULL && kv_id_equal(&staged->id, named);
+        if (key->active) {
+            view.active = key->id;
+        } else if (wanted || (!settled && (staged == NULL || key->fence > staged->fence))) {
+            staged = key;
+        }
+    }
+    if (staged != NULL) {
+        view.staged = staged->id;
+    }
+    *ret_view = view;
+    return KV_OK;
+}
+
 static struct kv_sealed_context blob_context(const struct kv_id *id)
 {
     return (struct kv_sealed_context){.kind = KV_SEALED_ROOT, .scope = *id, .plaintext_length = 32};

@@ -262,6 +262,12 @@ static const char *file_describe(const struct kv_roe *base)
                               : "file (in place, through the page cache: this file system has no O_DIRECT)";
 }
 
+static const char *file_assurance(const struct kv_roe *roe)
+{
+    (void)roe;
+    return "E2";
+}
+
 static void file_close(struct kv_roe *base)
 {
     if (base == NULL) {
@@ -289,5 +295,6 @@ const struct kv_roe_ops kv_roe_file = {
     .discard = file_discard,
     .list = file_list,
     .describe = file_describe,
+    .assurance = file_assurance,
     .close = file_close,
 };

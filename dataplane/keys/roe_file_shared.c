@@ -103,6 +103,11 @@ static KV_RC shared_list(struct kv_roe *roe, struct kv_id *ret_active, struct kv
     LOCKED(roe, kv_roe_file.list(file_of(roe), ret_active, ret_staged));
 }
 
+static const char *shared_assurance(const struct kv_roe *roe)
+{
+    return kv_roe_file.assurance(((const struct shared_roe *)roe)->file);
+}
+
 static const char *shared_describe(const struct kv_roe *roe)
 {
     return kv_roe_file.describe(((const struct shared_roe *)roe)->file);
@@ -127,6 +132,7 @@ const struct kv_roe_ops kv_roe_file_shared = {
     .discard = shared_discard,
     .list = shared_list,
     .describe = shared_describe,
+    .assurance = shared_assurance,
     .close = shared_close,
 };
 

@@ -117,6 +117,12 @@ static const char *memory_describe(const struct kv_roe *roe)
     return "memory (a restart loses every session)";
 }
 
+static const char *memory_assurance(const struct kv_roe *roe)
+{
+    (void)roe;
+    return "E2";
+}
+
 static void memory_close(struct kv_roe *base)
 {
     if (base == NULL) {
@@ -138,5 +144,6 @@ const struct kv_roe_ops kv_roe_memory = {
     .discard = memory_discard,
     .list = memory_list,
     .describe = memory_describe,
+    .assurance = memory_assurance,
     .close = memory_close,
 };

@@ -137,12 +137,34 @@ void doctor_root_place(struct doctor *doctor, const char *root_file)
     }
 }
 
+/* The token itself is not spoken to: a wrong PIN counts, and a server may have it open. */
+static void check_token(struct doctor *doctor)
+{
+    const struct kv_conf *conf = doctor->conf;
+    bool module = access(conf->root_pkcs11_module, R_OK) == 0;
+    doctor_say(doctor, "root_module", module ? DOCTOR_OK : DOCTOR_FAIL,
+               "install the token's library and set root.pkcs11.module to it", "%.200s %s", conf->root_pkcs11_module,
+               module ? "is there" : "cannot be read");
+    bool pin = access(conf->root_pkcs11_pin_file, R_OK) == 0;
+    if (!pin) {
+        doctor_say(doctor, "root_pin", DOCTOR_FAIL,
+                   "write the token's PIN into a file of mode 0600 and set "
+                   "root.pkcs11.pin_file to it",
+                   "%.200s cannot be read", conf->root_pkcs11_pin_file);
+    }
+    doctor_secret_file(doctor, "root_pin", conf->root_pkcs11_pin_file);
+}
+
 static void check_root(struct doctor *doctor)
 {
     char path[PATH_MAX];
     if (strcmp(doctor->conf->root_provider, "memory") == 0) {
         doctor_say(doctor, "root_place", DOCTOR_WARN, "root.provider=file, unless this is to be forgotten",
                    "root.provider is memory: every session is lost when the server ends");
+        return;
+    }
+    if (strcmp(doctor->conf->root_provider, "pkcs11") == 0) {
+        check_token(doctor);
         return;
     }
     in_state(doctor, doctor->conf->root_path, "/root", path);

@@ -71,7 +71,7 @@ static KV_RC stage_root(struct erase_round *round)
     KV_TRY(erase_confirm(round));
     ERASE_STEP_FAULT("erase/stage-create");
     pthread_mutex_lock(&svc->roe_mutex);
-    rc = make_root(round, &staged);
+    rc = svc_root_said(svc, make_root(round, &staged), &round->info, "no fresh root of erasure could be made");
     pthread_mutex_unlock(&svc->roe_mutex);
     return rc;
 }
@@ -267,6 +267,7 @@ KV_RC erase_destroy(struct erase_round *round)
     struct destroy_tx tx = {.round = round};
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->commit(svc->roe, &round->batch.new_root, &round->batch.old_root, &tx.receipt);
+    rc = svc_root_said(svc, rc, &round->info, "the old root of erasure could not be destroyed");
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     ERASE_STEP_FAULT("erase/destroyed");

@@ -96,8 +96,9 @@ static KV_RC set_root_locked(struct kv_svc *svc, const struct kv_store_kroot *kr
 {
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = set_root(svc, kroot, purge);
+    rc = svc_root_said(svc, rc, info, "the root of erasure does not open the key tree");
     pthread_mutex_unlock(&svc->roe_mutex);
-    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure does not open the key tree");
+    return rc;
 }
 
 KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
@@ -139,8 +140,17 @@ KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struc
         kv_store_kroot_done(&tx.kroot);
         return rc;
     }
+    pthread_mutex_lock(&svc->roe_mutex);
+    svc->roe->fence = (uint64_t)tx.kroot.fence;
+    pthread_mutex_unlock(&svc->roe_mutex);
     *ret_kroot = tx.kroot;
     return KV_OK;
+}
+
+KV_RC svc_root_said(struct kv_svc *svc, enum kv_err rc, struct kv_errinfo *info, const char *text)
+{
+    bool told = svc->roe->trouble.text[0] != '\0' && svc->roe->trouble.code == rc;
+    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "%s", told ? svc->roe->trouble.text : text);
 }
 
 KV_RC svc_root_still(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info)
@@ -165,9 +175,10 @@ static KV_RC list(struct kv_svc *svc, struct kv_errinfo *info, struct kv_id *ret
 {
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->list(svc->roe, ret_active, ret_staged);
+    rc = svc_root_said(svc, rc, info, "the root of erasure cannot be read");
     pthread_mutex_unlock(&svc->roe_mutex);
     atomic_store(&svc->root_ok, rc == KV_OK);
-    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure cannot be read");
+    return rc;
 }
 
 /* One look at both sides. Another instance may replace the root in the middle of it; but a root that the database
@@ -319,7 +330,7 @@ static KV_RC settle(struct kv_svc *svc, const struct kv_store_kroot *kroot, cons
     }
     struct kv_id none = {0};
     enum kv_err rc = svc->roe->ops->commit(svc->roe, staged, &none, &receipt);
-    return rc == KV_OK ? KV_OK : kv_fail(info, rc, "the root of erasure could not be made active");
+    return svc_root_said(svc, rc, info, "the root of erasure could not be made active");
 }
 
 /* Taken, not only read: a process that was killed may have a commit under way, and what is staged is the root of that

@@ -222,7 +222,10 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(kv_events_new(svc->env, &svc->incarnation, (size_t)KV_MAX_EVENTS_RING, &svc->events));
     KV_TRY(load_sign_keys(svc, info));
     KV_TRY(make_keyring(svc, info));
-    struct kv_roe_conf roe = {.provider = svc->conf.root_provider, .path = svc->conf.root_path, .env = svc->env};
+    struct kv_roe_conf roe = {.provider = svc->conf.root_provider,
+                              .path = svc->conf.root_path,
+                              .pkcs11 = svc->conf.root_pkcs11,
+                              .env = svc->env};
     KV_TRY(kv_roe_open(&roe, info, &svc->roe));
 
     char folder[1100];

@@ -27,6 +27,7 @@ struct kv_svc_conf {
     bool migrate_auto;        /* apply pending migrations at start; else they refuse the start */
     const char *state_folder; /* ours, 0700: journal, signing keys, sockets */
     const char *root_provider, *root_path;
+    struct kv_roe_pkcs11_conf root_pkcs11;
     const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
     const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
     uint64_t lease_ns;                     /* of this instance; 5 s */

@@ -214,6 +214,8 @@ KV_RC svc_root_still(struct kv_pg *pg, int64_t fence, struct kv_errinfo *info);
 /* The database's root is one that the provider has, also when another instance changes both meanwhile; else quarantine
  * and KV_E_ROLLBACK_DETECTED. */
 KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* `rc` of a call to the root's provider, with its own words where it had some, else `text`. Under roe_mutex. */
+KV_RC svc_root_said(struct kv_svc *svc, enum kv_err rc, struct kv_errinfo *info, const char *text);
 /* Makes the tree use the root of `kroot`; a no-op when it does already. Not while holding kroot FOR UPDATE with another
  * root in the tree: the change waits for calls that began under the old one. */
 KV_RC svc_root_use(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info);

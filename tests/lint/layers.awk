@@ -25,6 +25,7 @@ BEGIN {
     only["openssl/"] = "^dataplane/crypto/"
     only["intel-ipsec-mb.h"] = "^dataplane/crypto/sealed[^/]*\\.c$"
     only["liburing.h"] = "^dataplane/io/io_uring\\.c$"
+    only["p11-kit/"] = "^dataplane/keys/roe_pkcs11[^/]*$"
     only["curl/"] = "^dataplane/io/httpc\\.c$"
     only["libpq-fe.h"] = "^server/store/"
     only["jansson.h"] = "^audit/([^/]*_json|jcs[^/]*)\\.c$|^policies/[^/]*_json\\.c$|^server/http/codec[^/]*$|^server/cli/"
