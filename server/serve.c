@@ -139,6 +139,18 @@ static struct kv_roe_pkcs11_conf pkcs11_conf(const struct kv_conf *conf)
                                        .serial = conf->root_hardware_serial};
 }
 
+static struct kv_roe_transit_conf transit_conf(const struct kv_conf *conf)
+{
+    return (struct kv_roe_transit_conf){.address = conf->root_transit_address,
+                                        .token_file = conf->root_transit_token_file,
+                                        .ca_file = conf->root_transit_ca_file,
+                                        .mount = conf->root_transit_mount,
+                                        .prefix = conf->root_transit_prefix,
+                                        .name_space = conf->root_transit_namespace,
+                                        .timeout_ms = conf->root_transit_timeout_ms,
+                                        .backup_window_s = conf->root_transit_backup_window_ms / 1000};
+}
+
 static KV_RC start_service(struct server *server)
 {
     const struct kv_conf *conf = server->conf;
@@ -154,6 +166,7 @@ static KV_RC start_service(struct server *server)
                                   .root_provider = conf->root_provider,
                                   .root_path = server->root_path,
                                   .root_pkcs11 = pkcs11_conf(conf),
+                                  .root_transit = transit_conf(conf),
                                   .engine_socket = server->socket,
                                   .fd_socket = server->fd_socket,
                                   .host_name = conf->log_host,

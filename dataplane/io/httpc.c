@@ -6,6 +6,7 @@
 #include "dataplane/base/mem.h"
 
 #include <curl/curl.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -17,9 +18,72 @@ struct kv_httpc {
     char base[300];
 };
 
+/* libcurl's memory holds tokens and, for a key service, keys: it is wiped when it is given back. The length of a piece
+ * stands before it. */
+#define LENGTH_BYTES 16
+
+static void *wiped_malloc(size_t len)
+{
+    size_t all = 0;
+    unsigned char *piece = kv_add_size(len, LENGTH_BYTES, &all) ? kv_alloc(all) : NULL;
+    if (piece == NULL) {
+        return NULL;
+    }
+    memcpy(piece, &len, sizeof len);
+    return piece + LENGTH_BYTES;
+}
+
+static void wiped_free(void *memory)
+{
+    if (memory != NULL) {
+        unsigned char *piece = (unsigned char *)memory - LENGTH_BYTES;
+        size_t len = 0;
+        memcpy(&len, piece, sizeof len);
+        explicit_bzero(memory, len);
+        kv_free(piece);
+    }
+}
+
+static void *wiped_realloc(void *memory, size_t len)
+{
+    size_t before = 0;
+    if (memory != NULL) {
+        memcpy(&before, (unsigned char *)memory - LENGTH_BYTES, sizeof before);
+    }
+    void *moved = wiped_malloc(len);
+    if (moved != NULL && memory != NULL) {
+        memcpy(moved, memory, before < len ? before : len);
+        wiped_free(memory);
+    }
+    return moved;
+}
+
+static void *wiped_calloc(size_t count, size_t size)
+{
+    size_t len = 0;
+    return kv_mul_size(count, size, &len) ? wiped_malloc(len) : NULL; /* it comes zeroed */
+}
+
+static char *wiped_strdup(const char *text)
+{
+    size_t len = strlen(text) + 1;
+    char *copy = wiped_malloc(len);
+    return copy == NULL ? NULL : memcpy(copy, text, len);
+}
+
+static bool curl_is_ready;
+
+static void start_curl(void)
+{
+    curl_is_ready = curl_global_init_mem(CURL_GLOBAL_DEFAULT, wiped_malloc, wiped_free, wiped_realloc, wiped_strdup,
+                                         wiped_calloc) == CURLE_OK;
+}
+
 KV_RC kv_httpc_new(const char *address, struct kv_errinfo *info, struct kv_httpc **ret_client)
 {
-    struct kv_httpc *client = kv_alloc(sizeof *client);
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, start_curl);
+    struct kv_httpc *client = curl_is_ready ? kv_alloc(sizeof *client) : NULL;
     if (client == NULL) {
         return KV_E_NO_MEMORY;
     }

@@ -8,7 +8,7 @@
 
 #include <string.h>
 
-static const struct kv_roe_ops *const providers[] = {&kv_roe_file, &kv_roe_memory, &kv_roe_pkcs11};
+static const struct kv_roe_ops *const providers[] = {&kv_roe_file, &kv_roe_memory, &kv_roe_pkcs11, &kv_roe_transit};
 
 KV_RC kv_roe_open(const struct kv_roe_conf *conf, struct kv_errinfo *info, struct kv_roe **ret_roe)
 {
@@ -22,5 +22,6 @@ KV_RC kv_roe_open(const struct kv_roe_conf *conf, struct kv_errinfo *info, struc
             return providers[i]->open(conf, info, ret_roe);
         }
     }
-    return kv_fail(info, KV_E_CONFIG, "unknown root of erasure provider; set it to \"file\", \"memory\" or \"pkcs11\"");
+    return kv_fail(info, KV_E_CONFIG,
+                   "unknown root of erasure provider; set it to \"file\", \"memory\", \"pkcs11\" or \"transit\"");
 }

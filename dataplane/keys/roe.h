@@ -8,8 +8,8 @@
  *
  * commit with a zero `old` makes the first root active. Thread: one caller at a time.
  *
- * Shared providers (pkcs11) serve several processes at once. They cannot compare and swap, so the fence of the caller
- * stands on every staged key: a process that was overtaken does not discard what a later one made.
+ * Shared providers (pkcs11, transit) serve several processes at once. They cannot compare and swap, so the fence of the
+ * caller stands on every staged key: a process that was overtaken does not discard what a later one made.
  */
 #ifndef KV_KEYS_ROE_H
 #define KV_KEYS_ROE_H
@@ -27,10 +27,22 @@ struct kv_roe_pkcs11_conf {
     const char *manufacturer, *model, *serial; /* what an operator declares to be hardware; NULL or "": nothing */
 };
 
+struct kv_roe_transit_conf {
+    const char *address;      /* "https://host:8200"; http:// on this machine only */
+    const char *token_file;   /* absolute path, mode 0600; read for each operation */
+    const char *ca_file;      /* authorities of its certificate; NULL or "": the system's */
+    const char *mount;        /* NULL or "": transit */
+    const char *prefix;       /* of its keys' names; NULL or "": kvrun- */
+    const char *name_space;   /* NULL or "": none */
+    uint64_t timeout_ms;      /* of one request; 0: 5 s */
+    uint64_t backup_window_s; /* how long its backups are kept; 0: not declared */
+};
+
 struct kv_roe_conf {
-    const char *provider; /* "file", "memory" or "pkcs11" */
+    const char *provider; /* "file", "memory", "pkcs11" or "transit" */
     const char *path;     /* file: an absolute path; created when it is not there */
     struct kv_roe_pkcs11_conf pkcs11;
+    struct kv_roe_transit_conf transit;
     const struct kv_env *env;
 };
 
@@ -63,15 +75,18 @@ struct kv_roe_ops {
     void (*close)(struct kv_roe *roe);
 };
 
+#define KV_ROE_HARDWARE "hardware token: " /* how the description of a declared device begins */
+
 struct kv_roe {
     const struct kv_roe_ops *ops;
     uint64_t fence; /* of kroot, as the caller last took it; 0: it has none. Providers of one process pay no heed */
     struct kv_errinfo trouble; /* why the last call failed, where the provider knows more than the code says */
 };
 
-extern const struct kv_roe_ops kv_roe_memory; /* for tests; a restart loses every session */
-extern const struct kv_roe_ops kv_roe_file;   /* two 4 KiB slots in one file, written in place, see roe_file.c */
-extern const struct kv_roe_ops kv_roe_pkcs11; /* keys that never leave a token, see roe_pkcs11.c */
+extern const struct kv_roe_ops kv_roe_memory;  /* for tests; a restart loses every session */
+extern const struct kv_roe_ops kv_roe_file;    /* two 4 KiB slots in one file, written in place, see roe_file.c */
+extern const struct kv_roe_ops kv_roe_pkcs11;  /* keys that never leave a token, see roe_pkcs11.c */
+extern const struct kv_roe_ops kv_roe_transit; /* keys of a key service (Vault, OpenBao), see roe_transit.c */
 
 /* KV_E_CONFIG for an unknown provider. The file provider takes an exclusive lock: a second process is KV_E_BUSY.
  * It refuses (KV_E_CONFIG) a relative path, a symbolic link, a file that others can read; KV_E_UNSUPPORTED: a file

@@ -124,8 +124,8 @@ static KV_RC pkcs11_open(const struct kv_roe_conf *conf, struct kv_errinfo *info
         pkcs11_close(&roe->base);
         return rc;
     }
-    snprintf(roe->detail, sizeof roe->detail, "%s token: %.32s, %.16s, serial %.16s",
-             roe->token.manufacturer_wanted[0] != '\0' ? "hardware" : "pkcs11", roe->token.manufacturer,
+    snprintf(roe->detail, sizeof roe->detail, "%s%.32s, %.16s, serial %.16s",
+             roe->token.manufacturer_wanted[0] != '\0' ? KV_ROE_HARDWARE : "token: ", roe->token.manufacturer,
              roe->token.model, roe->token.serial);
     *ret_roe = &roe->base;
     return KV_OK;

@@ -155,6 +155,18 @@ static void check_token(struct doctor *doctor)
     doctor_secret_file(doctor, "root_pin", conf->root_pkcs11_pin_file);
 }
 
+/* Nor the key service: what it says of a token depends on when it is asked. */
+static void check_key_service(struct doctor *doctor)
+{
+    const char *file = doctor->conf->root_transit_token_file;
+    if (access(file, R_OK) != 0) {
+        doctor_say(doctor, "root_token", DOCTOR_FAIL,
+                   "write an access token into a file of mode 0600 and set root.transit.token_file to it",
+                   "%.200s cannot be read", file);
+    }
+    doctor_secret_file(doctor, "root_token", file);
+}
+
 static void check_root(struct doctor *doctor)
 {
     char path[PATH_MAX];
@@ -165,6 +177,10 @@ static void check_root(struct doctor *doctor)
     }
     if (strcmp(doctor->conf->root_provider, "pkcs11") == 0) {
         check_token(doctor);
+        return;
+    }
+    if (strcmp(doctor->conf->root_provider, "transit") == 0) {
+        check_key_service(doctor);
         return;
     }
     in_state(doctor, doctor->conf->root_path, "/root", path);

@@ -31,6 +31,10 @@ struct kv_conf {
     char root_provider[KV_CONF_TEXT_SIZE], root_path[KV_CONF_TEXT_SIZE];
     char root_pkcs11_module[KV_CONF_TEXT_SIZE], root_pkcs11_token[KV_CONF_TEXT_SIZE],
         root_pkcs11_pin_file[KV_CONF_TEXT_SIZE], root_pkcs11_label[KV_CONF_TEXT_SIZE];
+    char root_transit_address[KV_CONF_TEXT_SIZE], root_transit_token_file[KV_CONF_TEXT_SIZE],
+        root_transit_ca_file[KV_CONF_TEXT_SIZE], root_transit_mount[KV_CONF_TEXT_SIZE],
+        root_transit_prefix[KV_CONF_TEXT_SIZE], root_transit_namespace[KV_CONF_TEXT_SIZE];
+    uint64_t root_transit_timeout_ms, root_transit_backup_window_ms;
     char root_hardware_manufacturer[KV_CONF_TEXT_SIZE], root_hardware_model[KV_CONF_TEXT_SIZE],
         root_hardware_serial[KV_CONF_TEXT_SIZE];
     uint64_t dram_bytes;

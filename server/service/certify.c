@@ -17,14 +17,23 @@
 #include <stdio.h>
 #include <string.h>
 
-/* Limits that hold for each erasure; their texts are in the certificate. */
-static const char *const limits[] = {"L1", "L2", "L3", "L4", "L7", "L8", "L9", "L10"};
-static const char *const limits_expired[] = {"L1", "L2", "L3", "L4", "L5", "L7", "L8", "L9", "L10"};
+/* Limits of erasures; their texts are in the certificate. The first holds where an instance was shut out by its lease,
+ * the last unless the root was in declared hardware that leaves no remnants, all between them for each erasure. */
+static const char *const limits[] = {"L5", "L1", "L2", "L3", "L4", "L7", "L9", "L10", "L8"};
+#define LIMITS (sizeof limits / sizeof limits[0])
+
+/* What destroyed the root is in the batch, in its provider's words: a server that goes on with it may have another one.
+ */
+static bool in_hardware(const struct kv_store_batch *batch)
+{
+    return strcmp(batch->provider, kv_roe_pkcs11.name) == 0 &&
+           strncmp(batch->provider_detail, KV_ROE_HARDWARE, sizeof KV_ROE_HARDWARE - 1) == 0;
+}
 
 size_t kv_svc_erasure_limits(const char *const **ret_codes)
 {
-    *ret_codes = limits;
-    return sizeof limits / sizeof limits[0];
+    *ret_codes = limits + 1;
+    return LIMITS - 1;
 }
 
 /* An eighth of the new one: what the last dozen took. */
@@ -95,10 +104,9 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .old_row_refused = (job->facts.checks & KV_ERASED_ROW_REFUSED) != 0,
                                     .slots_absent = (job->facts.checks & KV_ERASED_SLOTS_ABSENT) != 0,
                                     .verified_us = job->at_us[KV_ERASURE_VERIFIED],
-                                    .assurance = "E2",
-                                    .limits = tx->expired ? limits_expired : limits,
-                                    .limit_count = tx->expired ? sizeof limits_expired / sizeof limits_expired[0]
-                                                               : sizeof limits / sizeof limits[0],
+                                    .assurance = in_hardware(&tx->batch) ? "E3" : "E2",
+                                    .limits = tx->expired ? limits : limits + 1,
+                                    .limit_count = LIMITS - (tx->expired ? 0 : 1) - (in_hardware(&tx->batch) ? 1 : 0),
                                     .log_origin = origin,
                                     .request_index = tx->request_index,
                                     .destroy_index = tx->destroy_index,

@@ -225,6 +225,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     struct kv_roe_conf roe = {.provider = svc->conf.root_provider,
                               .path = svc->conf.root_path,
                               .pkcs11 = svc->conf.root_pkcs11,
+                              .transit = svc->conf.root_transit,
                               .env = svc->env};
     KV_TRY(kv_roe_open(&roe, info, &svc->roe));
 

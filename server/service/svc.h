@@ -28,6 +28,7 @@ struct kv_svc_conf {
     const char *state_folder; /* ours, 0700: journal, signing keys, sockets */
     const char *root_provider, *root_path;
     struct kv_roe_pkcs11_conf root_pkcs11;
+    struct kv_roe_transit_conf root_transit;
     const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
     const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
     uint64_t lease_ns;                     /* of this instance; 5 s */

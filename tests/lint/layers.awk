@@ -7,7 +7,7 @@ BEGIN {
     may["dataplane/io"] = "dataplane/base api"
     may["dataplane/kernels"] = "api"
     may["dataplane/device"] = "dataplane/kernels dataplane/crypto dataplane/base api"
-    may["dataplane/keys"] = "dataplane/crypto dataplane/base api"
+    may["dataplane/keys"] = "dataplane/crypto dataplane/io dataplane/base api"
     may["dataplane/tier"] = "dataplane/io dataplane/base api"
     may["dataplane/engine"] = "dataplane/tier dataplane/keys dataplane/device dataplane/crypto dataplane/io dataplane/base api"
     may["audit"] = "dataplane/crypto dataplane/base api"

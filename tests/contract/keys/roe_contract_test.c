@@ -7,6 +7,7 @@
 #include "tests/lib/roe_keeps.h"
 #include "tests/lib/run_program.h"
 #include "tests/lib/soft_token.h"
+#include "tests/lib/transit_service.h"
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
@@ -16,6 +17,8 @@
 #include <unistd.h>
 
 struct fixture {
+    struct kvt_token token;
+    struct kvt_transit transit;
     char folder[KVT_PATH_BYTES], path[KVT_PATH_BYTES];
     struct kv_roe *roe;
     struct kv_id a, b, c;
@@ -26,7 +29,6 @@ struct fixture {
 
 static void open_provider(struct fixture *f, const char *provider)
 {
-    struct kvt_token token = {0};
     struct kv_roe_conf conf = {.provider = provider, .path = f->path, .env = &kv_env_system};
     struct kv_errinfo info = {0};
     if (strcmp(provider, "keeps") == 0) {
@@ -37,11 +39,15 @@ static void open_provider(struct fixture *f, const char *provider)
         return;
     }
     if (strcmp(provider, "pkcs11") == 0) {
-        if (!kvt_token_make(f->folder, &token)) {
+        if (!kvt_token_make(f->folder, &f->token)) {
             kvt_folder_remove(f->folder);
             cr_skip_test("SoftHSM is not installed (Debian: softhsm2)");
         }
-        conf.pkcs11 = token.conf;
+        conf.pkcs11 = f->token.conf;
+    }
+    if (strcmp(provider, "transit") == 0) {
+        cr_assert(kvt_transit_start(f->folder, &f->transit), "the key service does not start");
+        conf.transit = f->transit.conf;
     }
     cr_assert(eq(int, kv_roe_open(&conf, &info, &f->roe), KV_OK), "%s", info.text);
 }
@@ -49,7 +55,7 @@ static void open_provider(struct fixture *f, const char *provider)
 static void set_up(struct fixture *f, const char *provider)
 {
     bool token = strcmp(provider, "pkcs11") == 0;
-    *f = (struct fixture){.rotations = token ? 10 : 200};
+    *f = (struct fixture){.rotations = token || strcmp(provider, "transit") == 0 ? 10 : 200};
     if (token && access("/dev/shm", W_OK) == 0) { /* SoftHSM syncs each attribute that it writes */
         setenv("TMPDIR", "/dev/shm", 1);
     }
@@ -138,6 +144,7 @@ static void start_with_a(struct fixture *f)
     OVER(memory, name)                   \
     OVER(file, name)                     \
     OVER(pkcs11, name)                   \
+    OVER(transit, name)                  \
     OVER(keeps, name)                    \
     static void name(struct fixture *f)
 
