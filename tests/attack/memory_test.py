@@ -330,6 +330,8 @@ class Dumps(rig.unittest.TestCase):
 
     def test_a_core_file_would_hold_no_key(self):
         core, needles = self.abort(KVRUN_FAULT="crypto/secretmem=fail,server/dumpable=fail")
+        if core is None and b"__asan_init" in pathlib.Path(rig.options.kvrun).read_bytes():
+            self.skipTest("AddressSanitizer lets its programs leave no core file")
         self.assertIsNotNone(core)
         hits, summary = scan(core, needles)
         self.assertGreater(summary["read"], 1 << 20)
