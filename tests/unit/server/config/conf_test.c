@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define KEYS_MAX 64
+#define KEYS_MAX 128
 
 static struct kv_conf conf;
 static struct kv_errinfo info;
