@@ -12,7 +12,9 @@
 
 #include <string.h>
 
-#define LOOK_NS (1 * KV_S_NS) /* how often sockets are looked at: a suspended connection does not notice its end */
+/* How often sockets are looked at, because a suspended connection does not notice its end, and rows, because another
+ * instance may have changed them. */
+#define LOOK_NS (1 * KV_S_NS)
 
 /* --- leaving ----------------------------------------------------------------------------------------------------- */
 
@@ -41,7 +43,7 @@ static void tend_parked(struct kv_parking *parking, const struct parking_news *n
     struct kv_req *next = NULL;
     for (struct kv_req *req = LIST_FIRST(&parking->parked); req != NULL; req = next) {
         next = LIST_NEXT(req, park_link);
-        if (news->lost || news->now_ns >= req->park_until_ns || concerns(req, news)) {
+        if (news->lost || news->now_ns >= req->park_look_ns || concerns(req, news)) {
             release(parking, req);
         }
     }
@@ -94,7 +96,7 @@ static uint64_t next_due(struct kv_parking *parking)
     const struct kv_req *req = NULL;
     LIST_FOREACH(req, &parking->parked, park_link)
     {
-        due = req->park_until_ns < due ? req->park_until_ns : due;
+        due = req->park_look_ns < due ? req->park_look_ns : due;
     }
     const struct kv_stream *stream = NULL;
     for (stream = LIST_FIRST(&parking->streams); stream != NULL; stream = kv_stream_next(stream)) {
@@ -155,6 +157,7 @@ bool kv_h_park(struct kv_call *call, struct kv_req *req, const struct kv_park *p
     if (room) {
         req->park = *park;
         req->park_until_ns = until;
+        req->park_look_ns = park->looks_again && until - now > LOOK_NS ? now + LOOK_NS : until;
         req->parks = true;
     }
     return room;
@@ -167,6 +170,7 @@ bool kv_h_park_for(struct kv_call *call, struct kv_req *req, enum kv_event_type 
         .filter = {.types = UINT32_C(1) << type, .all_tenants = true, .subject = *subject}, /* the id was looked up */
         .after = after,
         .seconds = req->wait_seconds,
+        .looks_again = true,
         .resume = resume};
     return kv_h_park(call, req, &park);
 }

@@ -1,8 +1,8 @@
 /*
  * Waiting without a service thread. A handler whose answer depends on something that has not happened yet parks its
  * request: the connection stays suspended, the thread serves others, and a continuation runs when a matching event
- * came, when the time is up, when the caller went away, or when the server stops. Bounded: where there is no room the
- * answer comes at once, as if nobody had wanted to wait.
+ * came, when the time is up, when the caller went away, or when the server stops; if it wants to, also once a second.
+ * Bounded: where there is no room the answer comes at once, as if nobody had wanted to wait.
  *
  * The thread of the car park also drives the streams (stream.h): it alone watches the hub of events.
  */

@@ -83,6 +83,7 @@ struct kv_park {
     struct kv_event_filter filter;
     uint64_t after; /* position of the last event that is too old to matter */
     unsigned seconds;
+    bool looks_again; /* once a second, too: another instance may be the one that changes it, and tells nobody here */
     KV_RC (*resume)(struct kv_call *call, struct kv_req *req);
 };
 
@@ -119,9 +120,10 @@ struct kv_req {
     bool rated;                                   /* it was counted in its bucket */
     bool timed;                                   /* those are there */
     STAILQ_ENTRY(kv_req) line_link;               /* of line.c */
-    LIST_ENTRY(kv_req) park_link;                 /* of parking.c, like the next five */
+    LIST_ENTRY(kv_req) park_link;                 /* of parking.c, like the next six */
     struct kv_park park;
     uint64_t park_until_ns;   /* 0: it has not waited yet */
+    uint64_t park_look_ns;    /* when the continuation runs without an event; at the latest park_until_ns */
     bool parks, resumed;      /* its handler asked to wait; what runs now is the continuation */
     int fd;                   /* of the connection; to look at only */
     bool tls;                 /* it came encrypted */

@@ -340,6 +340,11 @@ def case_second_serves(pair):
     wait_until(lambda: b.call("engine", "GET", path).status == 200, WAIT_SECONDS, "resumed on b")
 
     erasure = pair.ask(b, session)
+    for instance in (a, b):  # one of them does not erase, and has to look
+        begun = time.monotonic()
+        answer = instance.call("admin", "GET", "/v1/erasures/" + erasure, Prefer="wait=60")
+        check(answer.status == 200 and answer.json["state"] == "certified", f"waited for on {instance.name}: {answer}")
+        check(time.monotonic() - begun < 30, f"{instance.name} waited to the end")
     view = pair.certified(a, erasure)
     check({i["id"]: i["how"] for i in view["instances"]}.keys() == {a.id(), b.id()}, f"instances: {view}")
     payload = pair.good_certificate(erasure, a, b)
