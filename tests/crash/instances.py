@@ -701,6 +701,7 @@ def main():
     parser.add_argument("--attack")
     parser.add_argument("--no-faults", action="store_true")
     parser.add_argument("--seed", type=int)
+    parser.add_argument("--jobs", help="of the runner; the cases come one after the other")
     parser.add_argument("cases", nargs="*")
     options = parser.parse_args()
     if options.no_faults:
