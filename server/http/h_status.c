@@ -199,9 +199,9 @@ KV_RC kv_h_config(struct kv_call *call, struct kv_req *req)
 /* --- the log's level --------------------------------------------------------------------------------------------- */
 
 #define LEVEL_WORDS "|debug|info|warn|error|"
-#define MODULE_WORDS                                                                                               \
-    "|audit|check|config|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|operation|policies|roe|root|" \
-    "sequencer|server|service|session|sm|store|tier|"
+#define MODULE_WORDS                                                                                                 \
+    "|audit|check|config|crypto|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|operation|policies|roe|" \
+    "root|sequencer|server|service|session|sm|store|tier|"
 
 static void write_levels(struct kv_buf *out, const void *view)
 {

@@ -329,7 +329,7 @@ class WithoutTenants(MetricsSuite):
         self.assertEqual(answer.status, 200)
         found = Exposition(answer.body.decode())
         self.assertNotIn("tenant=", found.text)
-        self.assertLessEqual(len([s for s in found.samples if "route=" not in s or 'route="other"' in s]), 800)
+        self.assertLessEqual(len([s for s in found.samples if "route=" not in s or 'route="other"' in s]), 1000)
         opened = self.server.call("GET", "/metrics", self.server.operator, admin=True, headers={
             "Accept": "application/openmetrics-text", "traceparent": f"00-{TRACE}-b7ad6b7169203331-01"})
         self.assertNotIn("trace_id", opened.body.decode())
