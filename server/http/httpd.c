@@ -27,6 +27,7 @@
 #include <unistd.h>
 
 #define BACKLOG 511
+#define LIBRARY_ACCEPTS 16         /* what the library may take in while it is told to take in nobody */
 #define SETTLE_NS (200 * KV_MS_NS) /* of silence on a connection that is kept open */
 #define FAREWELL_NS (1 * KV_S_NS)
 #define POOL_BYTES (32u * 1024)
@@ -295,13 +296,18 @@ static void say_what_is_cut(struct kv_httpd *httpd)
 }
 
 /* Callers that the kernel took in already are let in: their request may be under way, and closing the socket would
- * reset it. With a backlog of one hardly any come meanwhile. */
+ * reset it. With a backlog of one hardly any come meanwhile. Never more than there is room for: what is handed over
+ * here the library counts late, and it (0.9.75) stops for good when it finds its limit passed then. Its own thread may
+ * be accepting just now, ten at a time. */
 static void let_in_the_rest(struct kv_listener *listener)
 {
+    struct kv_httpd *httpd = listener->httpd;
+    unsigned taken = kv_httpd_connections(httpd, (unsigned)(listener - httpd->listeners)) + LIBRARY_ACCEPTS;
+    unsigned room = httpd->conf.connections > taken ? httpd->conf.connections - taken : 0;
     if (listen(listener->fd, 1) != 0) {
         return;
     }
-    for (unsigned i = 0; i < BACKLOG; i++) {
+    for (unsigned i = 0; i < BACKLOG && i < room; i++) {
         struct sockaddr_storage from;
         socklen_t size = sizeof from;
         int fd = accept4(listener->fd, (struct sockaddr *)&from, &size, SOCK_CLOEXEC | SOCK_NONBLOCK);

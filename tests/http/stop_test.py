@@ -1,5 +1,6 @@
 """The end of a server under load: who was taken in is answered, later callers are refused, and it exits with 0."""
 import re
+import signal
 import socket
 import threading
 import time
@@ -80,6 +81,28 @@ class Stop(rig.unittest.TestCase):
                 time.sleep(0.02)
             ender.join()
         server.remove()
+
+    def test_more_callers_than_there_may_be_do_not_hold_the_end_up(self):
+        """The library locks itself out when it is handed callers past its limit. They come while the server stands still, so that it
+        finds all of them, and the wish to end, at once."""
+        limit = 40
+        server = rig.Server(f"--http.connections={limit}")
+        links = [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(limit - 10)]
+        rig.wait_for("callers", lambda: server.call("GET", "/livez", admin=True).status == 200 and self.connected(server) >= limit - 10)
+        server.process.send_signal(signal.SIGSTOP)
+        links += [socket.create_connection(("127.0.0.1", server.port), timeout=20) for _ in range(60)]
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGCONT)
+        server.process.wait(60)  # another wish to end would be one to end at once
+        self.assertEqual(server.stop(), 0)
+        for link in links:
+            link.close()
+        server.remove()
+
+    @staticmethod
+    def connected(server):
+        text = server.call("GET", "/metrics", admin=True).body.decode()
+        return int(re.search(r'^kvrun_http_connections\{listener="api"\} (\d+)$', text, re.M)[1])
 
 
 rig.main(__name__)
