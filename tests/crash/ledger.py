@@ -21,8 +21,12 @@ class Session:
         self.id, self.blocks, self.state = identity, {}, LIVE
         self.erasure = self.certificate = self.form = None
 
+    def all(self):
+        """A copy made in one step: a thread may be adding blocks (a `for` over the dictionary itself would notice)."""
+        return list(self.blocks.values())
+
     def known(self, pool):
-        return [block for block in self.blocks.values() if block.pool is pool]
+        return [block for block in self.all() if block.pool is pool]
 
     def block(self, pool, index):
         """The block, from now on known as one that may be there."""
@@ -32,7 +36,7 @@ class Session:
         return self.blocks[key]
 
     def durable(self):
-        return [block for block in self.blocks.values() if block.durable]
+        return [block for block in self.all() if block.durable]
 
 
 class Ledger:
