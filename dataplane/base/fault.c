@@ -40,6 +40,7 @@ static unsigned point_count;
 /* Lets a build with fault points and no spec pass a point without a lock. Release and acquire, so that who sees `armed`
  * sees the points; a passing that runs at the very moment of kv_fault_set may miss it, as it would have run earlier. */
 static atomic_bool armed;
+static bool (*_Atomic asked)(const char *name);
 
 /* "3once" or "3": the passing that is meant. */
 static bool parse_nth(const char *text, struct point *point)
@@ -127,6 +128,11 @@ void kv_fault_set(const char *spec)
     install(spec);
 }
 
+void kv_fault_ask(bool (*chooser)(const char *name))
+{
+    atomic_store_explicit(&asked, chooser, memory_order_release);
+}
+
 /* One passing of one point. */
 static bool passes(struct point *point, const char **ret_file)
 {
@@ -160,10 +166,11 @@ static void wait_for_removal(const char *file)
 bool kv_fault_hit(const char *name)
 {
     pthread_once(&environment_once, install_environment);
+    bool (*chooser)(const char *name) = atomic_load_explicit(&asked, memory_order_acquire);
+    bool hit = chooser != NULL && chooser(name);
     if (!atomic_load_explicit(&armed, memory_order_acquire)) {
-        return false;
+        return hit;
     }
-    bool hit = false;
     const char *file = NULL;
     pthread_mutex_lock(&lock);
     for (unsigned i = 0; i < point_count; i++) {

@@ -17,6 +17,9 @@
 bool kv_fault_hit(const char *name);
 /* For tests in the same process; replaces the environment's. NULL clears. */
 void kv_fault_set(const char *spec);
+/* For tests in the same process: who decides at every passing of every point, besides the spec; called by any thread,
+ * several at once, and passes no point itself. NULL: nobody. */
+void kv_fault_ask(bool (*chooser)(const char *name));
 #else
 #define KV_FAULT(name) (false)
 #endif
