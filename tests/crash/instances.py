@@ -22,6 +22,7 @@ import time
 import traceback
 
 import engine
+import roots
 import workload
 from ledger import Ledger
 from server import Client, Cluster, Gone, Server, wait_until
@@ -31,7 +32,6 @@ SAMPLE = 2
 LEASE_SECONDS = 3
 PATIENCE = LEASE_SECONDS * 1.1  # what is waited for an instance that is not heard of
 WAIT_SECONDS = 120
-SHARED = "roe/file/shared=on"
 
 
 class Failed(Exception):
@@ -99,8 +99,8 @@ class Instance:
         os.makedirs(self.folder)
         os.chmod(self.folder, 0o711)
         options = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={pair.lease}s",
-                   "--root.path=" + os.path.join(pair.folder, "root", "file")]
-        self.server = Server(pair.program, self.folder, options, db_url)
+                   *pair.root.options]
+        self.server = Server(pair.program, self.folder, options, db_url, pair.root.environment)
         self.pool, self.clients, self.gate = engine.Pool("p" + name, 16 * 1024, 64), {}, None
         self.keys_from(pair.first)
 
@@ -111,7 +111,7 @@ class Instance:
                 shutil.copy(os.path.join(other.server.state, key), self.server.state)
 
     def start(self, fault=""):
-        self.server.start(",".join(filter(None, (SHARED, fault or self.fault))))
+        self.server.start(",".join(filter(None, (self.pair.root.fault, fault or self.fault))))
         self.clients = {}
         return self
 
@@ -186,11 +186,11 @@ class Instance:
 class Pair:
     """A database, a root that is shared, and servers on both."""
 
-    def __init__(self, tools, cluster, name):
+    def __init__(self, tools, cluster, name, root):
         self.program, self.verify, self.cluster, self.name = tools.kvrun, tools.verify, cluster, name
         self.folder = tempfile.mkdtemp(prefix="kvinst.")
         os.chmod(self.folder, 0o711)
-        os.makedirs(os.path.join(self.folder, "root"), mode=0o700)
+        self.root = roots.KINDS[root](self.folder)
         self.url, self.instances, self.relays, self.first, self.keys = cluster.database(name), [], [], None, {}
         self.lease = LEASE_SECONDS
 
@@ -242,6 +242,7 @@ class Pair:
             instance.server.forget_sockets()
         for relay in self.relays:
             relay.close()
+        self.root.close()
         shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- erasures
@@ -361,7 +362,7 @@ def refused(pair, name, text, prepare=None, shared=True):
     instance = pair.add(name, start=False)
     if prepare:
         prepare(instance)
-    instance.server.spawn(SHARED if shared else None)
+    instance.server.spawn(pair.root.fault if shared else None)
     check(instance.server.wait_dead(60), f"{name} starts")
     check(instance.server.process.returncode != 0 and text in instance.server.log_tail(), instance.server.log_tail())
 
@@ -654,12 +655,16 @@ def away_in_phase(pair, phase):
 for at in ("fenced", "staged", "rekeyed", "destroyed", "purged"):
     globals()["case_away_at_" + at] = functools.partial(away_in_phase, phase=at)
 
+OTHER_ROOTS = sorted(roots.KINDS.keys() - {"file"})
 CASES = {name[5:]: value for name, value in list(globals().items()) if name.startswith("case_")}
+CASES.update({f"{name}@{root}": CASES[name] for root in OTHER_ROOTS
+              for name in ("second_serves", "killed", "root_moves", "away_at_staged")})
+ALWAYS = [f"second_serves@{root}" for root in OTHER_ROOTS]
 
 
 def run(tools, cluster, name, function, *args):
-    begun = time.monotonic()
-    pair = Pair(tools, cluster, "i_" + "".join(c if c.isalnum() else "_" for c in name))
+    begun, root = time.monotonic(), name.partition("@")[2] or "file"
+    pair = Pair(tools, cluster, "i_" + "".join(c if c.isalnum() else "_" for c in name), root)
     try:
         function(pair, *args)
         print(f"{name}: good [{time.monotonic() - begun:.1f} s]", flush=True)
@@ -678,8 +683,9 @@ def some(rng):
     """All with KV_LONG=1. Else what every run shows, and one of those that another one of its kind stands for."""
     if os.environ.get("KV_LONG") == "1":
         return list(CASES)
-    kinds = [[name for name in CASES if name.startswith("away_at")], [name for name in CASES if name.endswith("control")],
+    kinds = [[name for name in CASES if name.startswith("away_at") and "@" not in name], [name for name in CASES if name.endswith("control")],
              ["killed", "cloned", "root_moves", "fill_held"]]
+    kinds += [[name for name in CASES if name.endswith("@" + root) and name not in ALWAYS] for root in OTHER_ROOTS]
     left = {name for kind in kinds for name in kind}
     return [name for name in CASES if name not in left] + [rng.choice(kind) for kind in kinds]
 
@@ -688,10 +694,11 @@ def chosen(rng, cases):
     """Where the eraser goes away, and how: a sample, or what is named ("erase/rekeyed=stop"), or with KV_LONG=1 all."""
     points = [f"erase/{phase}" for phase in PHASES] + [f"store/{name}/{step}" for name in TRANSACTIONS
                                                        for step in ("commit", "committed")]
-    every = [(point, how) for point in points for how in ("stop", "kill")]
+    every = [f"{point}={how}" for point in points for how in ("stop", "kill")]
+    others = [f"{case}@{root}" for case in every for root in OTHER_ROOTS]
     if cases:
-        return [tuple(case.split("=")) for case in cases if "=" in case]
-    return every if os.environ.get("KV_LONG") == "1" else rng.sample(every, SAMPLE)
+        return [case for case in cases if "=" in case]
+    return every + others if os.environ.get("KV_LONG") == "1" else rng.sample(every, SAMPLE) + rng.sample(others, 1)
 
 
 def main():
@@ -713,8 +720,8 @@ def main():
     try:
         for name in options.cases or some(rng):
             good = ("=" in name or run(options, cluster, name, CASES[name])) and good
-        for fault, how in chosen(rng, options.cases):
-            good = run(options, cluster, f"{fault}={how}", taken_over, fault, how) and good
+        for case in chosen(rng, options.cases):
+            good = run(options, cluster, case, taken_over, *case.partition("@")[0].split("=")) and good
     finally:
         cluster.remove()
     return 0 if good else 1

@@ -87,8 +87,9 @@ def wait_until(condition, seconds, what):
 class Server:
     """One state folder, and at most one process on it at a time."""
 
-    def __init__(self, program, folder, options, db_url=None):
+    def __init__(self, program, folder, options, db_url=None, environment=None):
         self.program, self.folder, self.state = program, folder, os.path.join(folder, "s")
+        self.environment = environment or {}
         self.options = options + (["--db.url=" + db_url, "--db.migrate=auto"] if db_url else [])
         self.db_url, self.process, self.starts = db_url, None, 0
         self.socket = self.fd_socket = None  # known when it is ready
@@ -102,6 +103,7 @@ class Server:
         self.starts += 1
         self.fault = fault or ""
         environment = {k: v for k, v in os.environ.items() if k not in ("KVRUN_FAULT", "KV_LONG")}
+        environment.update(self.environment)
         if fault:
             environment["KVRUN_FAULT"] = fault
         with open(self.log_path, "wb") as log:
