@@ -171,6 +171,7 @@ static KV_RC start_service(struct server *server)
                                   .fd_socket = server->fd_socket,
                                   .host_name = conf->log_host,
                                   .lease_ns = conf->instance_lease_ms * KV_MS_NS,
+                                  .standby_wait_ns = conf->erase_standby_wait_ms * KV_MS_NS,
                                   .journal_bytes_max = conf->journal_bytes,
                                   .journal_lag_max_ns = conf->audit_max_lag_ms * KV_MS_NS,
                                   .operation_keep_us = conf->retention_operations_ms * 1000,

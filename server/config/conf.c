@@ -143,6 +143,8 @@ static const struct conf_key keys[] = {
      "the server forbids itself system calls that it has no use for"},
     {"instance.lease", CONF_DURATION, AT(instance_lease_ms), "5s", 1000, 60000, NULL,
      "how long keys stay usable without the database"},
+    {"erase.standby_wait", CONF_DURATION, AT(erase_standby_wait_ms), "2s", 0, 600000, NULL,
+     "how long an erasure waits for standbys of the database before it destroys the old root; 0s: not at all"},
     {"audit.journal_bytes", CONF_SIZE, AT(journal_bytes), "64MiB", MIB, GIB, NULL,
      "transfer records not yet in the database"},
     {"audit.max_lag", CONF_DURATION, AT(audit_max_lag_ms), "30s", 1000, 3600000, NULL,

@@ -88,6 +88,7 @@ void erase_pause(struct erase_round *round);
 KV_RC erase_fence(struct erase_round *round);
 KV_RC erase_stage(struct erase_round *round);
 KV_RC erase_rekey(struct erase_round *round);
+KV_RC erase_standbys(struct erase_round *round);
 KV_RC erase_destroy(struct erase_round *round);
 KV_RC erase_purge(struct erase_round *round);
 KV_RC erase_verify(struct erase_round *round);

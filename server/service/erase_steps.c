@@ -262,6 +262,7 @@ KV_RC erase_destroy(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_REKEYED) {
         return KV_OK;
     }
+    KV_TRY(erase_standbys(round));
     KV_TRY(erase_confirm(round));
     ERASE_STEP_FAULT("erase/destroy");
     struct destroy_tx tx = {.round = round};

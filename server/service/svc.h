@@ -32,6 +32,8 @@ struct kv_svc_conf {
     const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
     const char *host_name;                 /* origin prefix of the logs: "<host_name>/audit" */
     uint64_t lease_ns;                     /* of this instance; 5 s */
+    uint64_t
+        standby_wait_ns; /* how long an erasure waits for standbys of the database before it destroys; 0: not at all */
     uint64_t journal_bytes_max, journal_lag_max_ns;
     uint64_t operation_keep_us;   /* how long an operation that ended can be looked at */
     unsigned tenant_labels;       /* how many tenants have a label of their own in metrics; 0: no families by tenant */

@@ -67,6 +67,7 @@ static const struct kv_top_column tenant_columns[SVC_TENANT_COLUMNS] = {
 
 static struct {
     struct kv_metric *certified[COUNT_OF(erasure_scopes)], *quarantined[COUNT_OF(erasure_scopes)], *canceled;
+    struct kv_metric *standby_late;
     struct kv_metric *certificates;
     struct kv_metric *stages[STAGES], *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
     struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
@@ -166,6 +167,9 @@ static void register_erasures(void)
         metrics.quarantined[i] = ends_series(erasure_scopes[i], "quarantined");
     }
     metrics.canceled = ends_series("tenant", "canceled");
+    metrics.standby_late =
+        kv_metric_counter("kvrun_erasure_standby_late_total",
+                          "Roots destroyed before every standby of the database was known to have the re-key", NULL);
     for (unsigned i = 0; i < STAGES; i++) {
         metrics.stages[i] = stage_series(i);
     }
@@ -355,6 +359,11 @@ void svc_metrics_quarantined(const struct kv_store_erasure *job)
 void svc_metrics_canceled(void)
 {
     kv_metric_add(metrics.canceled, 1);
+}
+
+void svc_metrics_standby_late(void)
+{
+    kv_metric_add(metrics.standby_late, 1);
 }
 
 /* --- access ------------------------------------------------------------------------------------------------------ */

@@ -18,6 +18,8 @@ void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *jo
 void svc_metrics_quarantined(const struct kv_store_erasure *job);
 /* The deletion of a tenant was called back within its grace time: nothing else can be. */
 void svc_metrics_canceled(void);
+/* A root was destroyed before every standby of the database was known to have the re-key. */
+void svc_metrics_standby_late(void);
 
 enum svc_auth_failure {
     SVC_AUTH_MISSING,

@@ -78,8 +78,9 @@ class Postgres:
             self.process.wait(60)
             self.process = None
 
-    def sql(self, text):
-        done = subprocess.run([f"{self.bin}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", self.url, "-c", text], check=True,
+    def sql(self, text, database="postgres"):
+        url = self.url.replace("dbname=postgres", "dbname=" + database)
+        done = subprocess.run([f"{self.bin}/psql", "-XAtq", "-v", "ON_ERROR_STOP=1", url, "-c", text], check=True,
                               capture_output=True, text=True)
         return done.stdout.strip()
 
