@@ -90,7 +90,8 @@ static KV_RC start_httpd(struct server *server)
                                  .require_if_match = match_rule(conf->http_require_if_match),
                                  .rates = {.usual = (unsigned)conf->rate_default,
                                            .erase = (unsigned)conf->rate_erase,
-                                           .peer = (unsigned)conf->rate_public},
+                                           .peer = (unsigned)conf->rate_public,
+                                           .stranger = (unsigned)conf->rate_unauthenticated},
                                  .facts = &server->facts,
                                  .heartbeat_ms = conf->events_heartbeat_ms,
                                  .env = server->env};

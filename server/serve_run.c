@@ -74,7 +74,8 @@ static void apply(struct server *server)
     enum kv_log_level level = KV_LOG_INFO;
     struct kv_httpd_rates rates = {.usual = (unsigned)conf->rate_default,
                                    .erase = (unsigned)conf->rate_erase,
-                                   .peer = (unsigned)conf->rate_public};
+                                   .peer = (unsigned)conf->rate_public,
+                                   .stranger = (unsigned)conf->rate_unauthenticated};
     kv_httpd_set_rates(server->httpd, &rates);
     kv_httpd_look_at_tls(server->httpd, true);
     if (kv_log_parse_level(conf->log_level, &level) == KV_OK) {

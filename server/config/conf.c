@@ -78,6 +78,9 @@ static const struct conf_key keys[] = {
      "the same for erasing and cancelling, which the others cannot use up"},
     {"rate.public", CONF_COUNT | CONF_RELOADABLE, AT(rate_public), "20", 1, 1000000, NULL,
      "the same of one address, for what anybody may ask and costs something"},
+    {"rate.unauthenticated", CONF_COUNT | CONF_RELOADABLE, AT(rate_unauthenticated), "20", 0, 1000000, NULL,
+     "requests a second of one address without a valid key; then only keys that are in memory pass; 0: as many as "
+     "come"},
     {"events.heartbeat", CONF_DURATION, AT(events_heartbeat_ms), "15s", 1000, 600000, NULL,
      "silence of an event stream after which it says that it lives"},
     {"service.threads", CONF_COUNT, AT(service_threads), "4", 1, 64, NULL,

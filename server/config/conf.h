@@ -22,7 +22,7 @@ struct kv_conf {
     uint64_t http_connections, http_header_timeout_ms, http_idle_timeout_ms;
     char http_cors_origins[KV_CONF_TEXT_SIZE], http_require_idempotency_key[KV_CONF_TEXT_SIZE],
         http_require_if_match[KV_CONF_TEXT_SIZE];
-    uint64_t rate_default, rate_erase, rate_public;
+    uint64_t rate_default, rate_erase, rate_public, rate_unauthenticated;
     uint64_t events_heartbeat_ms;
     uint64_t service_threads;
     char db_url[KV_CONF_TEXT_SIZE], db_migrate[KV_CONF_TEXT_SIZE], db_prepare[KV_CONF_TEXT_SIZE];

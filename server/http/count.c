@@ -22,12 +22,13 @@ enum reject {
     REJECT_QUEUE_FULL,
     REJECT_RATE_LIMITED,
     REJECT_AUTH,
+    REJECT_AUTH_RATE,
     REJECT_ROUTE,
     REJECT_SLOW,
     REJECTS,
 };
 static const char *const reject_names[REJECTS] = {"framing", "too_large", "queue_full", "rate_limited",
-                                                  "auth",    "route",     "slow"};
+                                                  "auth",    "auth_rate", "route",      "slow"};
 
 /* Of one row of the table. Made at its first use: most servers see a few of the routes. */
 struct route_series {
@@ -195,4 +196,9 @@ static enum reject reject_of(enum kv_err rc)
 void kv_http_count_reject(enum kv_err rc)
 {
     kv_metric_add(rejects[reject_of(rc)], 1);
+}
+
+void kv_http_count_stranger(void)
+{
+    kv_metric_add(rejects[REJECT_AUTH_RATE], 1);
 }

@@ -12,6 +12,8 @@ void kv_http_metrics_init(void);
 void kv_http_count(struct kv_req *req, uint64_t sent, uint64_t now_ns);
 /* A request was refused before a handler, or a connection was cut. Thread: any. */
 void kv_http_count_reject(enum kv_err rc);
+/* The same, of one whose address had sent too many without a valid key. Thread: any. */
+void kv_http_count_stranger(void);
 /* A reader of events was told that it missed so many. */
 void kv_http_count_dropped(uint64_t events);
 /* A service thread took the request, that long after it was queued. */

@@ -60,6 +60,8 @@ void kv_httpd_set_rates(struct kv_httpd *httpd, const struct kv_httpd_rates *rat
     kv_rate_set(httpd->rate, KV_RATE_USUAL, rates->usual);
     kv_rate_set(httpd->rate, KV_RATE_ERASE, rates->erase);
     kv_rate_set(httpd->rate, KV_RATE_PEER, rates->peer);
+    kv_rate_set(httpd->rate, KV_RATE_STRANGER, rates->stranger);
+    kv_rate_set(httpd->rate, KV_RATE_STRANGER_ERASE, rates->stranger);
 }
 
 static void on_library_log(void *ctx, const char *format, va_list arguments) __attribute__((format(printf, 2, 0)));

@@ -15,7 +15,7 @@
 enum kv_match_rule { KV_MATCH_NONE, KV_MATCH_POLICY, KV_MATCH_ALL };
 
 struct kv_httpd_rates {
-    unsigned usual, erase, peer; /* requests a second of one API key, or address; 0: as many as come */
+    unsigned usual, erase, peer, stranger; /* requests a second of one API key, or address; 0: as many as come */
 };
 
 struct kv_httpd_conf {

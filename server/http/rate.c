@@ -66,8 +66,8 @@ static unsigned first_place(const uint8_t who[16])
     return (unsigned)(hash >> 32) % PLACES;
 }
 
-/* Under the table's mutex: the caller's bucket, or the one of those it may have that was full first. */
-static struct bucket *bucket_of(struct table *table, const uint8_t who[16])
+/* Under the table's mutex: the caller's bucket, or NULL and of those it may have the one that was full first. */
+static struct bucket *find_bucket(struct table *table, const uint8_t who[16], struct bucket **ret_best)
 {
     unsigned first = first_place(who);
     struct bucket *best = &table->buckets[first];
@@ -77,6 +77,16 @@ static struct bucket *bucket_of(struct table *table, const uint8_t who[16])
             return bucket;
         }
         best = bucket->full_ns < best->full_ns ? bucket : best;
+    }
+    *ret_best = best;
+    return NULL;
+}
+
+static struct bucket *take_bucket(struct table *table, const uint8_t who[16])
+{
+    struct bucket *best = NULL, *bucket = find_bucket(table, who, &best);
+    if (bucket != NULL) {
+        return bucket;
     }
     memcpy(best->who, who, sizeof best->who);
     best->full_ns = 0;
@@ -92,7 +102,7 @@ bool kv_rate_take(struct kv_rate *rate, enum kv_rate_kind kind, const uint8_t wh
     }
     uint64_t now = kv_now_ns(rate->env), step = KV_S_NS / limit;
     pthread_mutex_lock(&table->mutex);
-    struct bucket *bucket = bucket_of(table, who);
+    struct bucket *bucket = take_bucket(table, who);
     uint64_t full = (bucket->full_ns > now ? bucket->full_ns : now) + step;
     bool taken = full - now <= step * limit;
     bucket->full_ns = taken ? full : bucket->full_ns;
@@ -103,4 +113,20 @@ bool kv_rate_take(struct kv_rate *rate, enum kv_rate_kind kind, const uint8_t wh
                                         .remaining = (unsigned)((step * limit - behind) / step),
                                         .reset_seconds = (unsigned)((behind + KV_S_NS - 1) / KV_S_NS)};
     return taken;
+}
+
+bool kv_rate_is_left(struct kv_rate *rate, enum kv_rate_kind kind, const uint8_t who[16])
+{
+    struct table *table = &rate->tables[kind];
+    unsigned limit = atomic_load(&table->per_second);
+    if (limit == 0) {
+        return true;
+    }
+    uint64_t now = kv_now_ns(rate->env), step = KV_S_NS / limit;
+    pthread_mutex_lock(&table->mutex);
+    struct bucket *unused = NULL;
+    const struct bucket *bucket = find_bucket(table, who, &unused);
+    bool left = bucket == NULL || bucket->full_ns <= now || bucket->full_ns + step - now <= step * limit;
+    pthread_mutex_unlock(&table->mutex);
+    return left;
 }

@@ -8,9 +8,11 @@
 #include "server/http/request.h"
 
 enum kv_rate_kind {
-    KV_RATE_USUAL, /* by API key */
-    KV_RATE_ERASE, /* by API key, for what must not be delayed by the others */
-    KV_RATE_PEER,  /* by address, for public requests that cost something */
+    KV_RATE_USUAL,          /* by API key */
+    KV_RATE_ERASE,          /* by API key, for what must not be delayed by the others */
+    KV_RATE_PEER,           /* by address, for public requests that cost something */
+    KV_RATE_STRANGER,       /* by address, for requests without a valid key */
+    KV_RATE_STRANGER_ERASE, /* the same, for those that would have gone by KV_RATE_ERASE */
     KV_RATE_KINDS
 };
 
@@ -22,5 +24,8 @@ void kv_rate_free(struct kv_rate *rate);
 void kv_rate_set(struct kv_rate *rate, enum kv_rate_kind kind, unsigned per_second);
 /* Takes one. False: none is left; `ret_state` then says when. */
 bool kv_rate_take(struct kv_rate *rate, enum kv_rate_kind kind, const uint8_t who[16], struct kv_rate_state *ret_state);
+
+/* Whether one is left; takes none and no place in the table. */
+bool kv_rate_is_left(struct kv_rate *rate, enum kv_rate_kind kind, const uint8_t who[16]);
 
 #endif

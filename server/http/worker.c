@@ -73,13 +73,45 @@ static bool is_guarded(const struct kv_req *req)
     return (req->route->flags & KV_ROUTE_METRICS) != 0 && req->httpd->conf.metrics_auth;
 }
 
+/* For a bucket by address: of an IPv6 address the network, because the rest is the caller's to choose. */
+static void address_of(const struct kv_req *req, uint8_t ret_who[16])
+{
+    bool v4 = memcmp(req->peer, (const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 12) == 0;
+    memset(ret_who, 0, 16);
+    memcpy(ret_who, req->peer, v4 ? 16 : 8);
+}
+
+static KV_RC refuse_stranger(struct kv_call *call)
+{
+    kv_http_count_stranger();
+    return kv_fail(&call->info, KV_E_RATE_LIMITED, "too many requests without a valid key from this address");
+}
+
+/* Who sends no valid key has a bucket by address; when it is empty, only keys that are in memory pass, and the database
+ * is asked about no other. What erases has a bucket of its own here, too. On the UNIX socket nobody is a stranger. */
+static KV_RC authenticate(struct kv_call *call, struct kv_req *req)
+{
+    uint8_t who[16];
+    struct kv_rate_state state = {0};
+    bool erases = (req->route->flags & KV_ROUTE_RESERVED) != 0;
+    enum kv_rate_kind kind = erases ? KV_RATE_STRANGER_ERASE : KV_RATE_STRANGER;
+    address_of(req, who);
+    call->known_keys_only = req->has_peer && !kv_rate_is_left(req->httpd->rate, kind, who);
+    enum kv_err rc = kv_svc_authenticate(call, req->has_bearer ? req->bearer : "");
+    if (rc == KV_E_RATE_LIMITED ||
+        (rc == KV_E_UNAUTHENTICATED && req->has_peer && !kv_rate_take(req->httpd->rate, kind, who, &state))) {
+        return refuse_stranger(call);
+    }
+    return rc;
+}
+
 static KV_RC authorise(struct kv_call *call, struct kv_req *req)
 {
     unsigned roles = is_guarded(req) ? KV_ROLE_METRICS | KV_ROLE_OPERATOR | KV_ROLE_VIEWER : req->route->roles;
     if ((req->route->flags & KV_ROUTE_PUBLIC) != 0 && !is_guarded(req)) {
         return KV_OK;
     }
-    enum kv_err rc = kv_svc_authenticate(call, req->has_bearer ? req->bearer : "");
+    enum kv_err rc = authenticate(call, req);
     if (rc == KV_OK && (call->who.roles & roles) == 0) {
         kv_svc_count_role_refused();
         rc = kv_fail(&call->info, KV_E_FORBIDDEN, "this key's roles do not include one that may call this route");
@@ -106,8 +138,7 @@ static KV_RC check_rate(struct kv_call *call, struct kv_req *req)
     }
     if ((flags & KV_ROUTE_PUBLIC) != 0) {
         kind = KV_RATE_PEER;
-        bool v4 = memcmp(req->peer, (const uint8_t[]){0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff}, 12) == 0;
-        memcpy(who, req->peer, v4 ? 16 : 8); /* of an IPv6 address the network: the rest is the caller's to choose */
+        address_of(req, who);
     } else {
         memcpy(who, &call->who.key, sizeof who);
     }

@@ -115,6 +115,9 @@ struct kv_call {
     /* Of a call without a connection (kv_call_from_memory): what is not in memory fails with KV_E_STALE and sets
      * `missing`; nothing was done then but what may be done twice, and the call is made again with a connection. */
     bool from_memory, missing;
+    /* Its address has sent too many keys that are none: the database is not asked about another (kv_svc_authenticate).
+     */
+    bool known_keys_only;
 };
 
 KV_RC kv_call_init(struct kv_svc *svc, struct kv_call *ret_call); /* opens the thread's connection lazily */
@@ -130,8 +133,8 @@ KV_RC kv_svc_once_find(struct kv_call *call);
 
 /* --- access ------------------------------------------------------------------------------------------------------ */
 
-/* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory.
- */
+/* `token` is the text after "Bearer ". KV_E_UNAUTHENTICATED whatever the reason. Known keys are answered from memory;
+ * with call->known_keys_only any other is KV_E_RATE_LIMITED. */
 KV_RC kv_svc_authenticate(struct kv_call *call, const char *token);
 void kv_svc_count_role_refused(void); /* for the metrics: the key is good, its roles are not those of the route */
 

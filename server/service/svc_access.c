@@ -78,6 +78,9 @@ static KV_RC find_key(struct kv_call *call, const char *kid, struct kv_store_api
     if (how == KEY_FRESH) {
         return KV_OK;
     }
+    if (how == KEY_UNKNOWN && call->known_keys_only) {
+        return KV_E_RATE_LIMITED;
+    }
     if (call->from_memory) {
         return svc_not_in_memory(call);
     }

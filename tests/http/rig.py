@@ -116,7 +116,7 @@ class Server:
             environment["PATH"] = os.environ["KV_TEST_POSTGRES_BIN"] + os.pathsep + environment["PATH"]
         command = [options.kvrun, "serve", f"--state.dir={self.state}", "--http.listen=127.0.0.1:0",
                    "--http.admin_listen=127.0.0.1:0", "--tiers.nvme.bytes=256MiB", "--tiers.dram.bytes=64MiB",
-                   "--db.migrate=auto", *self.extra]
+                   "--db.migrate=auto", "--rate.unauthenticated=0", *self.extra]  # many tests ask without a key
         self.ready = threading.Event()
         self.process = subprocess.Popen(command, cwd=self.folder, env=environment, stdin=subprocess.DEVNULL,
                                         stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, errors="replace")

@@ -123,6 +123,7 @@ static const struct bounds all_bounds[] = {
     ROW("rate.default", rate_default, "0", "-1", "1000000", "1000001", 0, 1000000),
     ROW("rate.erase", rate_erase, "1", "0", "1000000", "1000001", 1, 1000000),
     ROW("rate.public", rate_public, "1", "0", "1000000", "1000001", 1, 1000000),
+    ROW("rate.unauthenticated", rate_unauthenticated, "0", "-1", "1000000", "1000001", 0, 1000000),
     ROW("metrics.tenant_max", metrics_tenant_max, "1", "0", "1000", "1001", 1, 1000),
     ROW("db.statement_timeout", db_statement_timeout_ms, "100ms", "99ms", "1m", "60001ms", 100, 60000),
     ROW("db.lock_timeout", db_lock_timeout_ms, "50ms", "49ms", "1m", "60001ms", 50, 60000),

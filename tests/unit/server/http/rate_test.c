@@ -87,6 +87,28 @@ Test(rate, none_is_no_bound)
     cr_expect(take(KV_RATE_PEER, 1), "a new rate holds from the next request on");
 }
 
+Test(rate, looking_takes_none)
+{
+    uint8_t id[16] = {[0] = 1, [15] = 1};
+    cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER, id), "no bound");
+    kv_rate_set(rate, KV_RATE_STRANGER, 3);
+    for (int i = 0; i < 10; i++) {
+        cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER, id));
+    }
+    cr_assert(take(KV_RATE_STRANGER, 1) && take(KV_RATE_STRANGER, 1));
+    cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER, id), "the last one");
+    cr_assert(take(KV_RATE_STRANGER, 1));
+    cr_expect(not(kv_rate_is_left(rate, KV_RATE_STRANGER, id)));
+    cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER_ERASE, id), "another kind");
+    id[0] = 2;
+    cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER, id), "another caller");
+    id[0] = 1;
+    kvt_clock_advance(&clock_, KV_S_NS / 3 + 1);
+    cr_expect(kv_rate_is_left(rate, KV_RATE_STRANGER, id));
+    cr_assert(take(KV_RATE_STRANGER, 1));
+    cr_expect(not(kv_rate_is_left(rate, KV_RATE_STRANGER, id)));
+}
+
 Test(rate, many_callers_take_no_more_room_and_most_keep_their_buckets)
 {
     kv_rate_set(rate, KV_RATE_USUAL, 1);

@@ -370,6 +370,27 @@ Test(key, secret_is_in_no_row_of_the_database)
     kvt_svc_done(&rig);
 }
 
+/* Of an address that has sent too many keys that are none. */
+Test(key, with_known_keys_only_others_are_not_asked_for)
+{
+    char wrong[KV_API_KEY_TEXT_SIZE];
+    kvt_svc_open(&rig);
+    struct kv_key_view known = key_for(rig.tenant, KV_ROLE_ENGINE), unknown = key_for(rig.tenant, KV_ROLE_ENGINE);
+    strcpy(wrong, known.secret);
+    wrong[30] = wrong[30] == 'x' ? 'y' : 'x';
+    seal(wrong);
+    cr_assert(eq(int, authenticate(known.secret), KV_OK));
+    kv_call_reset(&rig.call);
+    rig.call.known_keys_only = true;
+    cr_expect(eq(int, kv_svc_authenticate(&rig.call, unknown.secret), KV_E_RATE_LIMITED));
+    cr_expect(kv_id_is_zero(&rig.call.who.key) && rig.call.who.roles == 0);
+    cr_expect(eq(int, kv_svc_authenticate(&rig.call, wrong), KV_E_UNAUTHENTICATED), "known, but for its secret");
+    cr_expect(eq(int, kv_svc_authenticate(&rig.call, ""), KV_E_UNAUTHENTICATED));
+    cr_expect(eq(int, kv_svc_authenticate(&rig.call, known.secret), KV_OK));
+    cr_expect(eq(int, authenticate(unknown.secret), KV_OK), "the control");
+    kvt_svc_done(&rig);
+}
+
 /* --- without the database ---------------------------------------------------------------------------------------- */
 
 Test(key, known_one_is_answered_within_the_lease_while_the_database_is_away)
