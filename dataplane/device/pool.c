@@ -7,6 +7,7 @@
 
 #include "dataplane/base/bytes.h"
 #include "dataplane/base/check.h"
+#include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
 #include "dataplane/kernels/layout_core.h"
@@ -30,6 +31,7 @@ struct kv_pool {
     pthread_mutex_t mutex; /* guards what follows; never held across a call */
     unsigned references;
     bool closed;
+    struct kv_page_use *uses; /* one a slot, once somebody noted one; a zero session: none */
 };
 
 static KV_RC check_counts(const struct kv_pool_spec *spec, struct kv_errinfo *info)
@@ -219,6 +221,7 @@ static void pool_free(struct kv_pool *pool)
         munmap(pool->base, pool->mapped_bytes);
     }
     pthread_mutex_destroy(&pool->mutex);
+    kv_free(pool->uses);
     kv_free(pool->strips);
     kv_free(pool);
 }
@@ -358,6 +361,39 @@ uint32_t kv_pool_tokens(const struct kv_pool *pool)
 uint32_t kv_pool_slots(const struct kv_pool *pool)
 {
     return pool->slots;
+}
+
+bool kv_pool_counts_uses(struct kv_pool *pool)
+{
+    pthread_mutex_lock(&pool->mutex);
+    bool counts = pool->uses != NULL;
+    pthread_mutex_unlock(&pool->mutex);
+    return counts;
+}
+
+bool kv_pool_last_use(struct kv_pool *pool, uint32_t slot, struct kv_page_use *ret_use)
+{
+    pthread_mutex_lock(&pool->mutex);
+    bool known = pool->uses != NULL && slot < pool->slots && !kv_id_is_zero(&pool->uses[slot].session);
+    if (known) {
+        *ret_use = pool->uses[slot];
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return known;
+}
+
+KV_RC kv_pool_note_use(struct kv_pool *pool, uint32_t slot, const struct kv_page_use *use)
+{
+    pthread_mutex_lock(&pool->mutex);
+    if (pool->uses == NULL) {
+        pool->uses = kv_alloc_array(pool->slots, sizeof *pool->uses);
+    }
+    bool noted = pool->uses != NULL && slot < pool->slots;
+    if (noted) {
+        pool->uses[slot] = *use;
+    }
+    pthread_mutex_unlock(&pool->mutex);
+    return noted ? KV_OK : KV_E_NO_MEMORY;
 }
 
 uint32_t kv_pool_region_count(const struct kv_pool *pool)

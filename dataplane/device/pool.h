@@ -59,6 +59,17 @@ uint64_t kv_pool_block_bytes(const struct kv_pool *pool);
 uint32_t kv_pool_tokens(const struct kv_pool *pool); /* of one block */
 uint32_t kv_pool_slots(const struct kv_pool *pool);
 uint32_t kv_pool_region_count(const struct kv_pool *pool);
+
+/* Who used a page last, as its engine told it: engines count a page's generation up when they give the page to another
+ * request. Nothing is kept for a pool whose engine does not. Thread: any. */
+struct kv_page_use {
+    struct kv_id session;
+    uint64_t generation;
+};
+bool kv_pool_counts_uses(struct kv_pool *pool);                                             /* somebody noted one */
+bool kv_pool_last_use(struct kv_pool *pool, uint32_t slot, struct kv_page_use *ret_use);    /* false: nobody told */
+KV_RC kv_pool_note_use(struct kv_pool *pool, uint32_t slot, const struct kv_page_use *use); /* KV_E_NO_MEMORY */
+
 /* Fills region_count segments; false when the slot is out of range. */
 bool kv_pool_segments(const struct kv_pool *pool, uint32_t slot, struct kv_segment *ret_segments);
 

@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define GENERATION_MAX INT64_C(9007199254740991) /* 2^53 - 1: what a number in JSON holds exactly */
+
 static const char *result_name(enum kv_block_result result)
 {
     static const char *const names[] = {
@@ -30,6 +32,7 @@ struct columns {
     uint32_t count;
     uint8_t (*hashes)[32];
     uint32_t *slots;
+    uint64_t *generations; /* NULL where none came */
     enum kv_block_result *results;
     uint8_t *tiers;
 };
@@ -39,6 +42,7 @@ static void columns_done(struct columns *columns)
     kv_json_freep(&columns->body);
     kv_free(columns->hashes);
     kv_free(columns->slots);
+    kv_free(columns->generations);
     kv_free(columns->results);
     kv_free(columns->tiers);
 }
@@ -90,6 +94,30 @@ static KV_RC read_slots(struct kv_call *call, struct columns *columns)
     return KV_OK;
 }
 
+static KV_RC read_generations(struct kv_call *call, struct columns *columns)
+{
+    kv_value *array = kv_json_get(columns->body, "generations");
+    if (kv_json_len(array) != columns->count) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/generations", "must have as many items as hashes, %u",
+                          columns->count);
+    }
+    columns->generations = kv_alloc_array(columns->count, sizeof *columns->generations);
+    if (columns->generations == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    for (uint32_t i = 0; i < columns->count; i++) {
+        int64_t generation = 0;
+        if (!kv_json_as_int(kv_json_at(array, i), &generation) || generation < 0 || generation > GENERATION_MAX) {
+            char pointer[40];
+            snprintf(pointer, sizeof pointer, "/generations/%u", i);
+            return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, pointer, "must be a whole number, 0 to %lld",
+                              (long long)GENERATION_MAX);
+        }
+        columns->generations[i] = (uint64_t)generation;
+    }
+    return KV_OK;
+}
+
 static int compare_slots(const void *a, const void *b)
 {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
@@ -121,6 +149,7 @@ static KV_RC check_slots_differ(struct kv_call *call, const struct columns *colu
     }
 #define TRANSFER_FIELDS                                                        \
     BLOCKS_FIELDS, {"slots", KV_ARRAY, true, 1, KV_MAX_BLOCKS_PER_CALL, NULL}, \
+        {"generations", KV_ARRAY, false, 1, KV_MAX_BLOCKS_PER_CALL, NULL},     \
     {                                                                          \
         "deadline_ms", KV_INT, false, 1, KV_MAX_TRANSFER_MS, NULL              \
     }
@@ -137,6 +166,10 @@ static KV_RC read_blocks(struct kv_call *call, const struct kv_req *req, const s
     if (kv_json_get(columns->body, "slots") != NULL) {
         KV_TRY(read_slots(call, columns));
         in->slots = columns->slots;
+    }
+    if (kv_json_get(columns->body, "generations") != NULL) {
+        KV_TRY(read_generations(call, columns));
+        in->generations = columns->generations;
     }
     const char *wait = kv_json_text(columns->body, "wait");
     in->wait = wait != NULL && strcmp(wait, "durable") == 0 ? KV_WAIT_DURABLE : KV_WAIT_DRAM;

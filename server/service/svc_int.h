@@ -186,6 +186,18 @@ bool svc_sleep(struct kv_svc *svc, uint64_t ns);
 /* For a call from memory: sets call->missing. */
 KV_RC svc_not_in_memory(struct kv_call *call);
 
+/* --- page_guard.c */
+struct svc_page_guard { /* of one call; zeroed */
+    bool asked, erased;
+    struct kv_id session;
+};
+/* Whether the page of block `index` may not be used: its generation went back, or (`seals`) it holds what an erased
+ * session left there. */
+bool svc_page_stale(struct kv_call *call, struct kv_pool *pool, bool seals, const struct kv_blocks_in *in,
+                    uint32_t index, struct svc_page_guard *guard);
+/* After a transfer that was done. */
+void svc_pages_used(struct kv_pool *pool, const struct kv_blocks_in *in, const struct kv_blocks_out *out);
+
 /* --- svc_cursor.c */
 KV_RC svc_cursor_key(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info); /* in the start's transaction */
 

@@ -197,7 +197,6 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
                                    .deadline_ns = kv_now_ns(call->svc->env) + wait_ms * KV_MS_NS,
                                    .results = out->results,
                                    .tiers = out->tiers};
-    KV_TRY(check_slots(call, in, prepared->pool));
     KV_TRY(kv_id_new(call->svc->env, &transfer.op));
     memcpy(transfer.trace, call->trace, sizeof transfer.trace);
     enum kv_err rc = run(call, &transfer);
@@ -221,6 +220,98 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
     return KV_OK;
 }
 
+/* The blocks of a call whose pages are fresh, in arrays of their own. */
+struct fresh {
+    uint32_t count, *index, *slots;
+    struct kv_block_id *ids;
+    enum kv_block_result *results;
+    uint8_t *tiers;
+};
+
+static void fresh_done(struct fresh *fresh)
+{
+    kv_free(fresh->index);
+    kv_free(fresh->slots);
+    kv_free(fresh->ids);
+    kv_free(fresh->results);
+    kv_free(fresh->tiers);
+}
+
+static KV_RC fresh_alloc(struct fresh *fresh, uint32_t count)
+{
+    fresh->index = kv_alloc_array(count, sizeof *fresh->index);
+    fresh->slots = kv_alloc_array(count, sizeof *fresh->slots);
+    fresh->ids = kv_alloc_array(count, sizeof *fresh->ids);
+    fresh->results = kv_alloc_array(count, sizeof *fresh->results);
+    fresh->tiers = kv_alloc_array(count, sizeof *fresh->tiers);
+    return fresh->index != NULL && fresh->slots != NULL && fresh->ids != NULL && fresh->results != NULL &&
+                   fresh->tiers != NULL
+               ? KV_OK
+               : KV_E_NO_MEMORY;
+}
+
+static KV_RC transfer_fresh(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                            const struct kv_blocks_in *in, const struct fresh *fresh, struct kv_blocks_out *out)
+{
+    struct prepared those = *prepared;
+    struct kv_blocks_in some = *in;
+    struct kv_blocks_out part = {.results = fresh->results, .tiers = fresh->tiers};
+    those.ids = fresh->ids;
+    some.count = fresh->count;
+    some.slots = fresh->slots;
+    if (fresh->count == 0) {
+        return kv_id_new(call->svc->env, &out->op);
+    }
+    KV_TRY(transfer(call, &those, kind, &some, &part));
+    for (uint32_t i = 0; i < fresh->count; i++) {
+        out->results[fresh->index[i]] = part.results[i];
+        out->tiers[fresh->index[i]] = part.tiers[i];
+    }
+    part.results = out->results;
+    part.tiers = out->tiers;
+    *out = part;
+    out->leading_blocks = 0;
+    while (out->leading_blocks < in->count && out->results[out->leading_blocks] == KV_BLOCK_RESTORED) {
+        out->leading_blocks++;
+    }
+    return KV_OK;
+}
+
+/* Blocks on pages that may not be used are answered `stale_page`; the others are transferred. */
+static KV_RC transfer_guarded(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                              const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct svc_page_guard guard = {0};
+    struct fresh fresh = {0};
+    enum kv_err rc = fresh_alloc(&fresh, in->count);
+    for (uint32_t i = 0; rc == KV_OK && i < in->count; i++) {
+        out->results[i] = KV_BLOCK_STALE_PAGE;
+        out->tiers[i] = KV_TIER_NONE;
+        if (!svc_page_stale(call, prepared->pool, kind == KV_TRANSFER_OFFLOAD, in, i, &guard)) {
+            fresh.index[fresh.count] = i;
+            fresh.slots[fresh.count] = in->slots[i];
+            fresh.ids[fresh.count++] = prepared->ids[i];
+        }
+    }
+    if (rc == KV_OK) {
+        rc = transfer_fresh(call, prepared, kind, in, &fresh, out);
+    }
+    fresh_done(&fresh);
+    return rc;
+}
+
+static KV_RC move(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                  const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    KV_TRY(check_slots(call, in, prepared->pool));
+    if (in->generations == NULL && !kv_pool_counts_uses(prepared->pool)) {
+        return transfer(call, prepared, kind, in, out);
+    }
+    KV_TRY(transfer_guarded(call, prepared, kind, in, out));
+    svc_pages_used(prepared->pool, in, out);
+    return KV_OK;
+}
+
 /* Of what the data plane was asked to do; what was refused before is in the caller's answer alone. */
 static void publish(struct kv_call *call, const char *kind, const struct kv_blocks_in *in,
                     const struct kv_blocks_out *out, enum kv_err rc)
@@ -240,7 +331,7 @@ KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_OFFLOAD, in, &prepared);
     if (rc == KV_OK) {
-        rc = transfer(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
+        rc = move(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
         publish(call, "offload", in, out, rc);
     }
     prepared_done(&prepared);
@@ -252,7 +343,7 @@ KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_RESTORE, in, &prepared);
     if (rc == KV_OK) {
-        rc = transfer(call, &prepared, KV_TRANSFER_RESTORE, in, out);
+        rc = move(call, &prepared, KV_TRANSFER_RESTORE, in, out);
         publish(call, "restore", in, out, rc);
     }
     prepared_done(&prepared);

@@ -126,6 +126,77 @@ class Transfers(rig.Suite):
         answer = self.engine.lookup(session, texts)
         self.assertEqual((answer.status, answer.pointer), (400, "/hashes"))
 
+    # --- pages with generations
+
+    def counting(self):
+        """An engine of its own that counts its pages' generations."""
+        return Engine(self.server, self.token, name="counts").open_pool()
+
+    def erase(self, session):
+        answer = self.server.call("POST", "/v1/erasures", self.admin, {"scope": {"session_id": session}}, {"Prefer": "wait=60"})
+        self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"), answer)
+
+    def test_a_page_of_an_erased_session_is_not_sealed_until_its_generation_moves_on(self):
+        engine = self.counting()
+        old, new = self.server.session(self.token), self.server.session(self.token)
+        engine.fill(0, "secret")
+        engine.fill(1, "of the new one")
+        self.assertEqual(engine.offload(old, ["a"], [0], generations=[7]).json()["results"], ["stored"])
+        self.assertEqual(engine.offload(new, ["a"], [0], generations=[7]).json()["results"], ["stored"], "while it lives")
+        self.assertEqual(engine.offload(old, ["b"], [0], generations=[7]).json()["results"], ["stored"])
+        self.erase(old)
+        for generations in ({"generations": [7, 1]}, {}):  # left out is no way around it
+            answer = engine.offload(new, ["c", "d"], [0, 1], **generations).json()
+            self.assertEqual(answer["results"], ["stale_page", "stored" if generations else "present"], generations)
+            self.assertEqual((answer["stored"], answer["present"]), (1, 0) if generations else (0, 1))
+        self.assertEqual(engine.lookup(new, ["c"]).json()["tiers"], ["none"])
+        engine.fill(0, "computed anew")
+        self.assertEqual(engine.offload(new, ["c"], [0], generations=[8]).json()["results"], ["stored"])
+
+    def test_a_page_that_a_living_session_took_over_by_a_restore_is_its_own(self):
+        engine = self.counting()
+        old, new = self.server.session(self.token), self.server.session(self.token)
+        engine.fill(0, "old")
+        engine.fill(1, "new")
+        self.assertEqual(engine.offload(old, ["a"], [0], generations=[1]).json()["results"], ["stored"])
+        self.assertEqual(engine.offload(new, ["a"], [1], generations=[1]).json()["results"], ["stored"])
+        self.erase(old)
+        self.assertEqual(engine.restore(new, ["a"], [0], generations=[1]).json()["results"], ["restored"])
+        self.assertEqual(engine.offload(new, ["b"], [0], generations=[1]).json()["results"], ["stored"])
+
+    def test_a_generation_that_went_back_is_stale_both_ways(self):
+        engine = self.counting()
+        session = self.server.session(self.token)
+        engine.fill(0, "x")
+        self.assertEqual(engine.offload(session, ["a"], [0], generations=[5]).json()["results"], ["stored"])
+        before = engine.fill(0, "of somebody else by now")
+        answer = engine.restore(session, ["a", "a2"], [0, 1], generations=[4, 0]).json()
+        self.assertEqual((answer["results"], answer["contiguous_blocks"]), (["stale_page", "missing"], 0))
+        self.assertEqual(engine.page(0), before)
+        answer = engine.offload(session, ["c"], [0], generations=[4]).json()
+        self.assertEqual((answer["results"], answer["stored"]), (["stale_page"], 0))
+        self.assertEqual(engine.restore(session, ["a"], [0], generations=[6]).json()["results"], ["restored"])
+
+    def test_without_generations_nothing_is_refused(self):
+        engine = self.counting()
+        old, new = self.server.session(self.token), self.server.session(self.token)
+        engine.fill(0, "x")
+        self.assertEqual(engine.offload(old, ["a"], [0]).json()["results"], ["stored"])
+        self.erase(old)
+        self.assertEqual(engine.offload(new, ["a"], [0]).json()["results"], ["stored"])
+
+    def test_generations_are_whole_numbers_as_many_as_hashes(self):
+        engine = self.counting()
+        session = self.server.session(self.token)
+        engine.fill(0, "x")
+        top = 2 ** 53 - 1
+        for generations, pointer in (([1, 2], "/generations"), ([-1], "/generations/0"), ([top + 1], "/generations/0"),
+                                     (["1"], "/generations/0"), ([], "/generations")):
+            for route in (engine.offload, engine.restore):
+                answer = route(session, ["a"], [0], generations=generations)
+                self.assertEqual((answer.status, answer.pointer), (400, pointer), generations)
+        self.assertEqual(engine.offload(session, ["a"], [0], generations=[top]).json()["results"], ["stored"])
+
     # --- pools
 
     def test_another_layout_is_a_miss(self):

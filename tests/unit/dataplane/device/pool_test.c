@@ -68,6 +68,22 @@ Test(pool, the_last_slot_has_segments_and_one_past_it_has_none)
     cr_assert(not(kv_pool_segments(pool, 8, segments)));
 }
 
+Test(pool, who_used_a_page_last_is_known_once_somebody_told)
+{
+    struct kv_page_use use = {.session = {.b = {1}}, .generation = 9}, found = {.generation = 1};
+    cr_assert(eq(int, attach(), KV_OK));
+    cr_assert(not(kv_pool_counts_uses(pool)));
+    cr_assert(not(kv_pool_last_use(pool, 7, &found)));
+    cr_assert(eq(int, kv_pool_note_use(pool, 7, &use), KV_OK));
+    cr_assert(kv_pool_counts_uses(pool));
+    cr_assert(kv_pool_last_use(pool, 7, &found));
+    cr_assert(eq(u64, found.generation, 9));
+    cr_assert(eq(u8, found.session.b[0], 1));
+    cr_assert(not(kv_pool_last_use(pool, 6, &found)), "nobody told of this one");
+    cr_assert(ne(int, kv_pool_note_use(pool, 8, &use), KV_OK), "one past the last slot");
+    cr_assert(not(kv_pool_last_use(pool, 8, &found)));
+}
+
 Test(pool, the_descriptor_is_taken_on_success)
 {
     int fd = plan.spec.fd;
