@@ -195,6 +195,8 @@ static const struct cli_flag tenants_create[] = {
 static const struct cli_flag tenants_update[] = {
     TEXT("display-name", "TEXT", CLI_BODY, "display_name", "a name for people"), LABELS_SET, END};
 static const struct cli_flag tenants_suspend[] = {REASON, END};
+static const struct cli_flag tenants_usage[] = {
+    TEXT("window", "TIME", CLI_QUERY, "window", "what was moved, too, in the last hours or days: 24h, 7d"), END};
 static const struct cli_flag tenants_delete[] = {SWITCH("now", CLI_QUERY, "now", "without the day of grace"), END};
 static const struct cli_flag keys_create[] = {
     KIND(CLI_WORDS, "role", "ROLE", CLI_BODY, "roles",
@@ -353,7 +355,8 @@ const struct cli_command cli_commands[] = {
         DELETE("/v1/tenants/{0}"), .flags = tenants_delete, .danger = "erases all that this tenant has:"),
     ROW("tenants restore", "TENANT", "call a deletion back in its day of grace", CLI_IDEMPOTENT,
         POST("/v1/tenants/{0}:restore")),
-    ROW("tenants usage", "TENANT", "what it uses, of what it may", 0, GET("/v1/tenants/{0}/usage")),
+    ROW("tenants usage", "TENANT", "what it uses, of what it may", 0, GET("/v1/tenants/{0}/usage"),
+        .flags = tenants_usage),
 
     ROW("keys ls", "", "API keys", CLI_LISTS | CLI_TENANT, GET("/v1/api-keys"),
         .tenant_target = "/v1/tenants/{t}/api-keys", .columns = key_columns),

@@ -185,6 +185,18 @@ static void write_tier(struct kv_buf *out, const char *name, uint64_t blocks, ui
     kv_out_close(out);
 }
 
+static void write_window(struct kv_buf *out, const struct kv_tenant_window *window)
+{
+    kv_out_object(out, "window");
+    kv_out_time(out, "from", window->from_us);
+    kv_out_time(out, "until", window->until_us);
+    kv_out_int(out, "offloaded_blocks", window->offloaded_blocks);
+    kv_out_int(out, "offloaded_bytes", window->offloaded_bytes);
+    kv_out_int(out, "restored_blocks", window->restored_blocks);
+    kv_out_int(out, "restored_bytes", window->restored_bytes);
+    kv_out_close(out);
+}
+
 static void write_usage(struct kv_buf *out, const struct kv_tenant_usage *usage)
 {
     kv_out_open(out);
@@ -206,15 +218,48 @@ static void write_usage(struct kv_buf *out, const struct kv_tenant_usage *usage)
     kv_out_int(out, "restored_blocks", usage->restored_blocks);
     kv_out_int(out, "restored_bytes", usage->restored_bytes);
     kv_out_close(out);
+    if (usage->window.until_us != 0) {
+        write_window(out, &usage->window);
+    }
     kv_out_close(out);
+}
+
+const struct kv_field kv_q_tenant_usage[] = {
+    {"window", KV_TEXT, false, 2, 5, NULL},
+    {.name = NULL},
+};
+
+/* Hours or days, as in 24h and 7d; 0 without the parameter. */
+static KV_RC window_of(struct kv_call *call, const struct kv_req *req, uint64_t *ret_seconds)
+{
+    const char *text = kv_h_query_text(req, "window");
+    uint64_t number = 0;
+    size_t i = 0;
+    for (; text != NULL && text[i] >= '0' && text[i] <= '9'; i++) {
+        number = number * 10 + (uint64_t)(text[i] - '0');
+    }
+    if (text == NULL) {
+        *ret_seconds = 0;
+        return KV_OK;
+    }
+    bool days = text[i] == 'd', good = (days || text[i] == 'h') && text[i + 1] == '\0' && text[0] != '0';
+    uint64_t hours = days ? number * 24 : number;
+    if (!good || i == 0 || hours > (uint64_t)KV_MAX_USAGE_DAYS * 24) {
+        return kv_fail(&call->info, KV_E_INVALID_REQUEST, "window is hours or days such as 24h or 7d, at most %dd",
+                       (int)KV_MAX_USAGE_DAYS);
+    }
+    *ret_seconds = hours * 3600;
+    return KV_OK;
 }
 
 KV_RC kv_h_tenant_usage(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id;
     struct kv_tenant_usage usage;
+    uint64_t window_seconds = 0;
     KV_TRY(kv_h_path_id(call, req, "ten", &id));
-    KV_TRY(kv_svc_tenant_usage(call, &id, &usage));
+    KV_TRY(window_of(call, req, &window_seconds));
+    KV_TRY(kv_svc_tenant_usage(call, &id, window_seconds, &usage));
     write_usage(&req->response.body, &usage);
     return KV_OK;
 }

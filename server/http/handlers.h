@@ -18,7 +18,7 @@ kv_handler kv_h_platform_key_create, kv_h_platform_key_list, kv_h_platform_key_g
 kv_handler kv_h_tiers, kv_h_tier_drain;
 kv_handler kv_h_session_create, kv_h_session_get, kv_h_session_list, kv_h_session_update, kv_h_session_touch,
     kv_h_session_pin, kv_h_session_unpin, kv_h_session_explain, kv_h_session_delete;
-extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_session[], kv_q_sessions[];
+extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_tenant_usage[], kv_q_session[], kv_q_sessions[];
 kv_handler kv_h_engine_register, kv_h_engine_heartbeat, kv_h_engine_remove, kv_h_pool_register, kv_h_pool_remove;
 kv_handler kv_h_lookup, kv_h_offload, kv_h_restore;
 kv_handler kv_h_events;

@@ -55,7 +55,7 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/tenants/{}:suspend", O, API | ONCE | MATCH | DRY_RUN | OPTIONAL_BODY, kv_h_tenant_suspend, NULL},
     {"POST", "/v1/tenants/{}:resume", O, API | ONCE | MATCH | DRY_RUN | OPTIONAL_BODY, kv_h_tenant_resume, NULL},
     {"POST", "/v1/tenants/{}:restore", O, API | ONCE | MATCH | DRY_RUN | OPTIONAL_BODY, kv_h_tenant_restore, NULL},
-    {"GET", "/v1/tenants/{}/usage", O | T | V, API, kv_h_tenant_usage, NULL},
+    {"GET", "/v1/tenants/{}/usage", O | T | V, API, kv_h_tenant_usage, kv_q_tenant_usage},
     {"POST", "/v1/tenants/{}/api-keys", O | T, API | ONCE | DRY_RUN, kv_h_key_create, NULL},
     {"GET", "/v1/tenants/{}/api-keys", O | T, API | LIST, kv_h_key_list, NULL},
     {"GET", "/v1/tenants/{}/api-keys/{}", O | T, API, kv_h_key_get, NULL},

@@ -50,6 +50,7 @@ static const struct step {
     {"metrics", svc_sample, 5 * KV_S_NS},
     {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
     {"operations", svc_operations_expire, 60 * KV_S_NS},
+    {"usage", svc_usage_expire, 3600 * KV_S_NS},
 };
 #define STEPS (sizeof steps / sizeof steps[0])
 

@@ -11,6 +11,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/store/store_usage.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -19,6 +20,7 @@
 #define SHIP_MAX 256
 #define SIGN_MAX 64
 #define TILE_HASHES 256
+#define HOUR_US UINT64_C(3600000000)
 #define IDLE_NS (200 * KV_MS_NS)
 
 void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_BYTES])
@@ -54,7 +56,33 @@ struct ship_tx {
     struct kv_svc *svc;
     const struct kv_journal_record *records;
     size_t count;
+    struct kv_store_usage_hour hours[SHIP_MAX]; /* what the records sum up to */
+    size_t hour_count;
 };
+
+static struct kv_store_moved *hour_of(struct ship_tx *tx, const struct kv_transfer_record *record)
+{
+    uint64_t hour_us = record->realtime_us - record->realtime_us % HOUR_US;
+    for (size_t i = 0; i < tx->hour_count; i++) {
+        if (tx->hours[i].hour_us == hour_us && kv_id_equal(&tx->hours[i].tenant, &record->tenant)) {
+            return &tx->hours[i].moved;
+        }
+    }
+    struct kv_store_usage_hour *fresh = &tx->hours[tx->hour_count++];
+    *fresh = (struct kv_store_usage_hour){.tenant = record->tenant, .hour_us = hour_us};
+    return &fresh->moved;
+}
+
+static void sum_up(struct ship_tx *tx, const struct kv_transfer_record *record)
+{
+    if (record->outcome != KV_OK || (record->kind != KV_RECORD_OFFLOAD && record->kind != KV_RECORD_RESTORE)) {
+        return;
+    }
+    struct kv_store_moved *moved = hour_of(tx, record);
+    bool offload = record->kind == KV_RECORD_OFFLOAD;
+    *(offload ? &moved->offloaded_blocks : &moved->restored_blocks) += record->blocks;
+    *(offload ? &moved->offloaded_bytes : &moved->restored_bytes) += record->bytes;
+}
 
 static const char *tier_name(enum kv_tier_id tier)
 {
@@ -93,29 +121,37 @@ static KV_RC ship_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     uint64_t seen = 0;
     KV_TRY(kv_store_journal_lock(pg, &tx->svc->instance, info, &seen));
     uint64_t last = seen;
+    tx->hour_count = 0;
     for (size_t i = 0; i < tx->count; i++) {
         if (tx->records[i].seq > seen) { /* a record read again after a crash is in there already */
             KV_TRY(ship_record(tx->svc, pg, &tx->records[i], info));
+            sum_up(tx, &tx->records[i].record);
             last = tx->records[i].seq;
         }
     }
-    return last == seen ? KV_OK : kv_store_journal_advance(pg, &tx->svc->instance, seen, last, info);
+    if (last == seen) {
+        return KV_OK;
+    }
+    KV_TRY(kv_store_usage_add(pg, tx->hours, tx->hour_count, info));
+    return kv_store_journal_advance(pg, &tx->svc->instance, seen, last, info);
 }
 
 static KV_RC ship_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)
 {
     struct kv_journal_record *records KV_CLEANUP(kv_freep) = kv_alloc_array(SHIP_MAX, sizeof *records);
-    if (records == NULL) {
+    struct ship_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
+    if (records == NULL || tx == NULL) {
         return KV_E_NO_MEMORY;
     }
-    struct ship_tx tx = {.svc = svc, .records = records};
-    KV_TRY(kv_journal_read(svc->journal, records, SHIP_MAX, &tx.count));
-    if (tx.count == 0) {
+    tx->svc = svc;
+    tx->records = records;
+    KV_TRY(kv_journal_read(svc->journal, records, SHIP_MAX, &tx->count));
+    if (tx->count == 0) {
         return KV_OK;
     }
-    KV_TRY(kv_pg_tx(pg, KV_TX_SHIP_JOURNAL, ship_tx, &tx, info, NULL));
-    *ret_done += tx.count;
-    return kv_journal_shipped(svc->journal, records[tx.count - 1].seq);
+    KV_TRY(kv_pg_tx(pg, KV_TX_SHIP_JOURNAL, ship_tx, tx, info, NULL));
+    *ret_done += tx->count;
+    return kv_journal_shipped(svc->journal, records[tx->count - 1].seq);
 }
 
 /* --- outbox to leaves -------------------------------------------------------------------------------------------- */

@@ -319,6 +319,8 @@ KV_RC svc_region_check(struct kv_call *call, const char *region); /* NULL and ""
 /* Counts what a transfer moved. */
 void svc_tenant_moved(struct kv_svc *svc, const struct kv_id *tenant, enum kv_transfer_kind kind, uint64_t blocks,
                       uint64_t bytes);
+/* A janitor's step: hours that nobody can ask for any more. */
+KV_RC svc_usage_expire(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 
 /* --- svc_engine.c */
 /* A pool of the caller's tenant whose engine's lease runs; the reference is the caller's. */

@@ -57,7 +57,15 @@ struct kv_tenant_usage {
     uint64_t since_us;                          /* what follows is counted from then: this process's start */
     uint64_t offloaded_blocks, offloaded_bytes; /* stored; what was there already does not count */
     uint64_t restored_blocks, restored_bytes;
+    /* With a window: what all instances moved in the hours from `from_us` on, as far as the log knows; it begins with
+     * an hour, or when counting began. */
+    struct kv_tenant_window {
+        uint64_t from_us, until_us;
+        uint64_t offloaded_blocks, offloaded_bytes, restored_blocks, restored_bytes;
+    } window;
 };
-KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_usage *ret_usage);
+/* `window_seconds`: how far back, or 0. */
+KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, uint64_t window_seconds,
+                          struct kv_tenant_usage *ret_usage);
 
 #endif

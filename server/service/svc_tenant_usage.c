@@ -7,8 +7,11 @@
 
 #include "dataplane/base/mem.h"
 #include "server/service/svc_int.h"
+#include "server/store/store_usage.h"
 
 #define TENANTS_COUNTED_MAX 4096
+#define HOUR_US UINT64_C(3600000000)
+#define EXPIRE_MAX 1000
 
 /* --- transfers --------------------------------------------------------------------------------------------------- */
 
@@ -55,6 +58,45 @@ static void fill_moved(struct kv_svc *svc, const struct kv_id *tenant, struct kv
     pthread_mutex_unlock(&svc->registry_mutex);
 }
 
+/* --- by hours ---------------------------------------------------------------------------------------------------- */
+
+static KV_RC fill_window(struct kv_call *call, const struct kv_id *tenant, uint64_t seconds,
+                         struct kv_tenant_window *ret_window)
+{
+    struct kv_store_moved moved;
+    uint64_t since_us = 0, now_us = call->svc->env->realtime_us(call->svc->env->ctx);
+    uint64_t from_us = now_us - seconds * 1000000;
+    from_us -= from_us % HOUR_US;
+    KV_TRY(kv_store_usage_since(call->pg, &call->info, &since_us));
+    KV_TRY(kv_store_usage_sum(call->pg, tenant, from_us, &call->info, &moved));
+    *ret_window = (struct kv_tenant_window){.from_us = from_us > since_us ? from_us : since_us,
+                                            .until_us = now_us,
+                                            .offloaded_blocks = moved.offloaded_blocks,
+                                            .offloaded_bytes = moved.offloaded_bytes,
+                                            .restored_blocks = moved.restored_blocks,
+                                            .restored_bytes = moved.restored_bytes};
+    return KV_OK;
+}
+
+struct expire_tx {
+    uint64_t before_us, count;
+};
+
+static KV_RC expire_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct expire_tx *tx = ctx;
+    return kv_store_usage_expire(pg, tx->before_us, EXPIRE_MAX, info, &tx->count);
+}
+
+KV_RC svc_usage_expire(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more)
+{
+    const uint64_t kept_us = ((uint64_t)KV_MAX_USAGE_DAYS * 24 + 1) * HOUR_US; /* a window may begin within an hour */
+    struct expire_tx tx = {.before_us = svc->env->realtime_us(svc->env->ctx) - kept_us};
+    KV_TRY(kv_pg_tx(pg, KV_TX_USAGE_EXPIRE, expire_tx, &tx, info, NULL));
+    *ret_more = tx.count == EXPIRE_MAX;
+    return KV_OK;
+}
+
 /* --- blocks ------------------------------------------------------------------------------------------------------ */
 
 static void add(struct kv_scope_usage *sum, const struct kv_scope_usage *more)
@@ -85,7 +127,8 @@ static KV_RC fill_blocks(struct kv_call *call, const struct kv_id *tenant, struc
     return KV_OK;
 }
 
-KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_usage *ret_usage)
+KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, uint64_t window_seconds,
+                          struct kv_tenant_usage *ret_usage)
 {
     struct kv_tenant_view view;
     uint64_t counts[KV_SESSION_UNKNOWN];
@@ -97,6 +140,9 @@ KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, stru
                                     .since_us = call->svc->started_us};
     KV_TRY(fill_blocks(call, tenant, &usage.blocks));
     fill_moved(call->svc, tenant, &usage);
+    if (window_seconds > 0) {
+        KV_TRY(fill_window(call, tenant, window_seconds, &usage.window));
+    }
     *ret_usage = usage;
     return KV_OK;
 }

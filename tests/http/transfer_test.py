@@ -54,6 +54,31 @@ class Transfers(rig.Suite):
         self.assertEqual(answer["contiguous_blocks"], 3)
         self.assertEqual(answer["bytes"], sum(map(len, pages)))
 
+    def test_what_was_moved_is_known_by_hours_after_a_restart_too(self):
+        def moved(window="1h"):
+            answer = self.server.call("GET", f"/v1/tenants/{self.tenant}/usage?window={window}", self.admin)
+            self.assertEqual(answer.status, 200, answer)
+            return answer.json()["window"]
+
+        before = moved()
+        session, pages = self.stored()
+        self.restored(session, pages)
+        size = sum(map(len, pages))
+        want = {"offloaded_blocks": 3, "offloaded_bytes": size, "restored_blocks": 3, "restored_bytes": size}
+
+        def counted(window):
+            now = moved(window)
+            return all(now[name] >= before[name] + more for name, more in want.items()) and now
+
+        now = rig.wait_for("the records to be counted", lambda: counted("90d"))
+        self.assertLess(now["from"], now["until"])
+        self.assertLessEqual(before["from"], now["from"], "counting began later than any window")
+        for window in ("0h", "01h", "1", "h", "1m", "91d", "2161h", "-1h", "1hh", "99999h"):
+            answer = self.server.call("GET", f"/v1/tenants/{self.tenant}/usage?window={window}", self.admin)
+            self.assertEqual((answer.status, answer.code), (400, "invalid_request"), window)
+        self.assertEqual(moved("2160h")["from"], now["from"])
+        self.assertNotIn("window", self.server.call("GET", f"/v1/tenants/{self.tenant}/usage", self.admin).json())
+
     def test_a_durable_offload_is_on_nvme_when_it_answers(self):
         session, _ = self.stored(wait="durable")
         answer = self.engine.lookup(session, TEXTS + ["never"])

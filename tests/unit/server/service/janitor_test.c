@@ -44,6 +44,29 @@ Test(janitor, a_start_deletes_answers_past_their_time_and_no_others)
     kvt_svc_done(&rig);
 }
 
+/* One that a window of the longest kind may still begin with is kept. */
+Test(janitor, a_start_deletes_hours_of_usage_past_their_time_and_no_others)
+{
+    struct kvt_svc rig;
+    kvt_svc_open(&rig);
+    kvt_svc_stop(&rig);
+    kvt_db_run(&rig, "INSERT INTO kvrun.tenant_usage_hour SELECT decode(repeat('11', 16), 'hex'),"
+                     " date_trunc('hour', now(), 'UTC') - n * interval '1 hour', 1, 2, 3, 4 FROM"
+                     " generate_series(24 * 90 - 3, 24 * 90 + 2003) AS n");
+    kvt_svc_start(&rig);
+    bool gone = false;
+    for (int tries = 0; tries < 2000 && !gone; tries++) {
+        const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000};
+        nanosleep(&pause, NULL);
+        gone = kvt_db_number(&rig, "SELECT count(*) FROM kvrun.tenant_usage_hour") <= 6;
+    }
+    cr_expect(gone, "in several rounds");
+    cr_expect_geq(kvt_db_number(&rig, "SELECT count(*) FROM kvrun.tenant_usage_hour WHERE hour > now() -"
+                                      " interval '90 days 1 hour'"),
+                  4);
+    kvt_svc_done(&rig);
+}
+
 #ifdef KV_FAULTS
 Test(janitor, a_step_that_failed_runs_again)
 {

@@ -329,6 +329,7 @@ Test(sequencer, record_shipped_twice_is_one_entry)
     read_whole(&rig.tenant, &whole);
     cr_assert(eq(u64, whole.size, before + 4));
     check_head(&whole);
+    cr_expect_eq(kvt_db_number(&rig, "SELECT sum(offloaded_blocks) FROM kvrun.tenant_usage_hour"), 4, "counted once");
     kvt_engine_close(&engine);
     kvt_svc_done(&rig);
 }
