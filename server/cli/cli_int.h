@@ -138,6 +138,7 @@ int cli_op_wait(struct cli *cli);
 int cli_loglevel(struct cli *cli);
 int cli_top(struct cli *cli);
 int cli_key_create(struct cli *cli);
+int cli_tenant_create(struct cli *cli);
 int cli_policy_set(struct cli *cli);
 int cli_policy_diff(struct cli *cli);
 int cli_policy_eval(struct cli *cli);

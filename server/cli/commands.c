@@ -191,7 +191,8 @@ static const struct cli_column event_columns[] = {WHEN("AT", "at"),
 static const struct cli_flag tenants_ls[] = {STATE_FILTER, LABEL_FILTER, END};
 static const struct cli_flag tenants_create[] = {
     TEXT("display-name", "TEXT", CLI_BODY, "display_name", "a name for people"),
-    TEXT("region", "REGION", CLI_BODY, "region", "where its data belongs"), LABELS_SET, END};
+    TEXT("region", "REGION", CLI_BODY, "region", "where its data belongs"), LABELS_SET,
+    TEXT("policy", "FILE", CLI_LOCAL, NULL, "its policy from the first moment on"), END};
 static const struct cli_flag tenants_update[] = {
     TEXT("display-name", "TEXT", CLI_BODY, "display_name", "a name for people"), LABELS_SET, END};
 static const struct cli_flag tenants_suspend[] = {REASON, END};
@@ -345,7 +346,7 @@ const struct cli_command cli_commands[] = {
     ROW("tenants ls", "", "tenants", CLI_LISTS, GET("/v1/tenants"), .flags = tenants_ls, .columns = tenant_columns),
     ROW("tenants get", "TENANT", "one tenant", 0, GET("/v1/tenants/{0}")),
     ROW("tenants create", "NAME", "a new tenant", CLI_DRY | CLI_IDEMPOTENT, POST("/v1/tenants"), .arg_member = "name",
-        .flags = tenants_create),
+        .flags = tenants_create, .run = cli_tenant_create),
     ROW("tenants update", "TENANT", "change its names and labels", CLI_DRY | CLI_MATCHES, PATCH("/v1/tenants/{0}"),
         .flags = tenants_update),
     ROW("tenants suspend", "TENANT", "stop its traffic; nothing is erased", CLI_IDEMPOTENT,

@@ -89,6 +89,27 @@ static int read_policy(const struct cli *cli, const char *file, json_t **ret_jso
     return CLI_OK;
 }
 
+int cli_tenant_create(struct cli *cli)
+{
+    const char *file = cli_text(cli, "policy");
+    json_t *policy = NULL, *body = NULL;
+    struct kv_buf path KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&path, CLI_PATH_SIZE);
+    int code = cli_target(cli, &path);
+    code = code != CLI_OK || file == NULL ? code : read_policy(cli, file, &policy);
+    code = code != CLI_OK ? code : cli_body(cli, &body);
+    if (code == CLI_OK) {
+        if (policy != NULL) {
+            (void)json_object_set(body, "policy", policy);
+        }
+        struct cli_request request = {.method = "POST", .path = (const char *)path.data, .json = body};
+        code = cli_ask(cli, &request);
+    }
+    json_decref(policy);
+    json_decref(body);
+    return code != CLI_OK ? code : cli_show(cli, cli->answer);
+}
+
 /* The policy is put in the place of the one that was seen: the revision goes along. */
 int cli_policy_set(struct cli *cli)
 {

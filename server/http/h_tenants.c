@@ -33,14 +33,20 @@ KV_RC kv_h_tenant_create(struct kv_call *call, struct kv_req *req)
         {"display_name", KV_TEXT, false, 0, 256, NULL},
         {"region", KV_TEXT, false, 1, 63, NULL},
         {"labels", KV_OBJECT, false, 0, 0, NULL},
+        {"policy", KV_OBJECT, false, 0, 0, NULL},
     };
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
+    struct kv_buf policy KV_CLEANUP(kv_buf_done);
     struct kv_tenant_view tenant;
+    kv_buf_init(&policy, (size_t)KV_MAX_BODY_BYTES);
     KV_TRY(kv_h_body(call, req, KV_FIELDS(fields), &body));
     struct kv_tenant_new in = {.name = kv_json_text(body, "name"),
                                .display_name = kv_json_text(body, "display_name"),
                                .region = kv_json_text(body, "region")};
     KV_TRY(kv_h_labels(call, body, false, &in.labels));
+    kv_value *given = kv_json_get(body, "policy");
+    KV_TRY(given == NULL ? KV_OK : kv_json_canonical(given, &policy));
+    in.policy = kv_buf_bytes(&policy);
     struct kv_h_answer answer = answer_of(req, 201, &tenant);
     answer.collection = "/v1/tenants";
     answer.prefix = "ten";

@@ -316,6 +316,9 @@ uint64_t svc_use_noted(struct kv_svc *svc, const struct kv_id *session);
 /* The caller's own tenant, or any for whoever sees all of them: else KV_E_NOT_FOUND. */
 KV_RC svc_tenant_visible(struct kv_call *call, const struct kv_id *tenant);
 KV_RC svc_region_check(struct kv_call *call, const char *region); /* NULL and "" are fine; points at /region */
+/* svc_policy.c: the first policy of a tenant that the transaction makes; what it refuses points below /policy. */
+KV_RC svc_policy_first(struct kv_call *call, struct kv_pg *pg, const struct kv_id *tenant, struct kv_bytes text,
+                       struct kv_errinfo *info);
 /* Counts what a transfer moved. */
 void svc_tenant_moved(struct kv_svc *svc, const struct kv_id *tenant, enum kv_transfer_kind kind, uint64_t blocks,
                       uint64_t bytes);

@@ -144,6 +144,17 @@ KV_RC kv_svc_policy_versions(struct kv_call *call, const struct kv_id *tenant, s
 /* --- compiling what is not active ----------------------------------------------------------------------------------
  */
 
+/* The pointer of a fault in a document that is a member of the request. */
+static KV_RC within(struct kv_errinfo *info, const char *member, enum kv_err rc)
+{
+    if (rc == KV_E_POLICY_INVALID || rc == KV_E_CEILING) {
+        char pointer[sizeof info->pointer];
+        snprintf(pointer, sizeof pointer, "%s%.48s", member, info->pointer);
+        memcpy(info->pointer, pointer, sizeof pointer);
+    }
+    return rc;
+}
+
 static struct kv_bytes text_of(const char *text)
 {
     return KV_BYTES(text, strlen(text));
@@ -287,26 +298,31 @@ KV_RC kv_svc_policy_put(struct kv_call *call, const struct kv_id *tenant, struct
     return KV_OK;
 }
 
+KV_RC svc_policy_first(struct kv_call *call, struct kv_pg *pg, const struct kv_id *tenant, struct kv_bytes text,
+                       struct kv_errinfo *info)
+{
+    struct kv_policy_view view KV_CLEANUP(kv_policy_view_done);
+    struct put_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
+    kv_policy_view_init(&view);
+    if (tx == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    tx->call = call;
+    tx->tenant = *tenant;
+    tx->text = text;
+    tx->view = &view;
+    return within(info, "/policy", put_tx(pg, tx, info));
+}
+
 /* --- asking --------------------------------------------------------------------------------------------------------
  */
-
-/* The pointer of a fault in a document that is a member of the request. */
-static KV_RC within(struct kv_call *call, const char *member, enum kv_err rc)
-{
-    if (rc == KV_E_POLICY_INVALID) {
-        char pointer[sizeof call->info.pointer];
-        snprintf(pointer, sizeof pointer, "%s%.48s", member, call->info.pointer);
-        memcpy(call->info.pointer, pointer, sizeof pointer);
-    }
-    return rc;
-}
 
 static KV_RC set_under_platform(struct kv_call *call, struct kv_bytes text, const char *member,
                                 struct kv_policy_set **ret_set)
 {
     struct kv_policy_doc *platform KV_CLEANUP(kv_policy_doc_freep) = NULL;
     KV_TRY(platform_doc(call->pg, &call->info, &platform));
-    return within(call, member, compile(platform, text, &call->info, ret_set));
+    return within(&call->info, member, compile(platform, text, &call->info, ret_set));
 }
 
 static void add_session(struct kv_policy_question *q, const struct kv_store_session_facts *session, uint64_t now_us)
@@ -332,7 +348,7 @@ static KV_RC question_of(struct kv_call *call, const struct kv_policy_ask *ask, 
                          struct kv_policy_question *ret_question)
 {
     struct kv_store_session_facts session;
-    KV_TRY(within(call, "/ask", kv_policy_question_parse(ask->question, &call->info, ret_question)));
+    KV_TRY(within(&call->info, "/ask", kv_policy_question_parse(ask->question, &call->info, ret_question)));
     if (!ask->has_session) {
         return KV_OK;
     }

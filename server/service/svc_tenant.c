@@ -57,6 +57,7 @@ static KV_RC operator_only(struct kv_call *call, const struct kv_id *tenant)
 struct create_tx {
     struct kv_call *call;
     struct kv_store_tenant row;
+    struct kv_bytes policy;
     struct kv_tenant_view *view;
 };
 
@@ -71,6 +72,9 @@ static KV_RC create_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
                                    .subject = tx->row.id,
                                    .subject_prefix = "ten"};
     KV_TRY(svc_audit(tx->call->svc, pg, &event, KV_BYTES(NULL, 0), info));
+    if (tx->policy.len > 0) {
+        KV_TRY(svc_policy_first(tx->call, pg, &tx->row.id, tx->policy, info));
+    }
     view_of(&tx->row, tx->view);
     return KV_OK;
 }
@@ -106,7 +110,7 @@ KV_RC kv_svc_tenant_create(struct kv_call *call, const struct kv_tenant_new *in,
     if (tx == NULL) {
         return KV_E_NO_MEMORY;
     }
-    *tx = (struct create_tx){.call = call, .view = ret_tenant};
+    *tx = (struct create_tx){.call = call, .policy = in->policy, .view = ret_tenant};
     KV_TRY(kv_id_new(call->svc->env, &tx->row.id));
     snprintf(tx->row.name, sizeof tx->row.name, "%s", in->name);
     snprintf(tx->row.display_name, sizeof tx->row.display_name, "%s", in->display_name == NULL ? "" : in->display_name);

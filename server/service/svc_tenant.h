@@ -19,7 +19,10 @@ struct kv_tenant_view {
 struct kv_tenant_new {
     const char *name, *display_name, *region; /* the latter two may be NULL */
     struct kv_labels labels;
+    struct kv_bytes policy; /* JSON; empty: the built-in one */
 };
+/* A policy is judged as in kv_svc_policy_put, against the built-in one, and becomes active with the tenant or not at
+ * all; what is wrong with it points below /policy. */
 KV_RC kv_svc_tenant_create(struct kv_call *call, const struct kv_tenant_new *in, struct kv_tenant_view *ret_tenant);
 KV_RC kv_svc_tenant_get(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
 

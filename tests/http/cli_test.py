@@ -588,6 +588,16 @@ class RealServer(rig.Suite):
     def test_tenants_keys_sessions_and_erasure(self):
         tenant = self.json("tenants", "create", "acme")["id"]
         self.assertEqual(self.kvrun("tenants", "create", "acme").returncode, 5)
+        pathlib.Path(self.server.folder, "narrow.json").write_text('{"tiers": {"dram": {}}}', encoding="ascii")
+        pathlib.Path(self.server.folder, "wrong.json").write_text('{"tiers": {"tape": {}}}', encoding="ascii")
+        narrow = self.json("tenants", "create", "narrow", "--label", "a=b", "--policy", "narrow.json")
+        self.assertEqual(narrow["labels"], {"a": "b"})
+        self.assertEqual(self.json("policies", "get", "--tenant", narrow["id"])["policy"], {"tiers": {"dram": {}}})
+        for file in ("wrong.json", "nowhere.json"):
+            done = self.kvrun("tenants", "create", "wrong", "--policy", file)
+            self.assertNotEqual(done.returncode, 0, file)
+        would = self.json("tenants", "create", "wrong", "--policy", "narrow.json", "--dry-run")
+        self.assertEqual(would["would"]["name"], "wrong")
         self.assertEqual(self.json("tenants", "get", tenant)["name"], "acme")
         self.assertEqual(self.kvrun("tenants", "get", tenant[:-1] + ("0" if tenant[-1] != "0" else "1")).returncode, 3)
         secret = self.json("keys", "create", "admin", "--role", "tenant_admin", "--tenant", tenant)["secret"]

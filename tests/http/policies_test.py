@@ -88,6 +88,45 @@ class Policies(rig.Suite):
         refused = self.put(tenant, admin, {"tiers": {"tape": {}}}, "?dry_run=true")
         self.assertEqual(refused.status, 422)
 
+    # --- of a new tenant
+
+    def create(self, name, policy, query="", token=None):
+        body = {"name": name, "policy": policy}
+        return self.server.call("POST", f"/v1/tenants{query}", token or self.server.operator, body)
+
+    def test_a_tenant_may_begin_with_a_policy(self):
+        made = self.create("born-narrow", DRAM)
+        self.assertEqual(made.status, 201, made)
+        tenant = made.json()["id"]
+        admin = self.server.key(tenant, "tenant_admin")
+        document = self.get(tenant, admin).json()
+        self.assertEqual((document["version"], document["policy"], document["builtin"]), (1, DRAM, False))
+        self.assertEqual(document["created_role"], "operator")
+        asked = self.ask(tenant, {"action": "offload", "block_bytes": 4096})
+        self.assertEqual((asked["decision"], asked["tiers"]), ("allow", ["dram"]))
+        auditor = self.server.key(tenant, "auditor")
+        rig.wait_for("both entries", lambda: {"tenant.create", "policy.activate"} <= {
+            entry["op"] for entry in self.server.call("GET", "/v1/audit/entries", auditor).json()["data"]})
+        self.assertEqual(self.put(tenant, admin, ALL).code, "forbidden", "it was narrowed")
+
+    def test_a_tenant_with_a_policy_that_is_refused_is_not_made(self):
+        for policy, status, code, pointer in (({"tiers": {"tape": {}}}, 422, "policy_invalid", "/policy/tiers/tape"),
+                                              ({}, 422, "policy_invalid", "/policy/tiers"),
+                                              ({**ALL, "classes": {"a": {"x": 1}}}, 422, "policy_invalid",
+                                               "/policy/classes/a/x")):
+            for query in ("", "?dry_run=true"):
+                refused = self.create("never-born", policy, query)
+                self.assertEqual((refused.status, refused.code, refused.pointer), (status, code, pointer), refused)
+        not_even = self.create("never-born", "tiers")
+        self.assertEqual((not_even.status, not_even.code), (400, "invalid_request"))
+        made = self.create("never-born", ALL)
+        self.assertEqual(made.status, 201, "the name is free")
+
+    def test_a_dry_run_of_a_tenant_with_a_policy_writes_neither(self):
+        answer = self.create("dry-born", DRAM, "?dry_run=true")
+        self.assertEqual((answer.status, answer.json()["would"]["name"]), (200, "dry-born"), answer)
+        self.assertEqual(self.create("dry-born", DRAM).status, 201)
+
     # --- who may write what
 
     def test_an_admin_narrows_and_may_not_loosen(self):
@@ -116,6 +155,9 @@ class Policies(rig.Suite):
         refused = self.put(tenant, admin, {**ALL, "max_block_bytes": 60000001})
         self.assertEqual((refused.status, refused.code, refused.pointer), (403, "ceiling", "/max_block_bytes"), refused)
         self.assertEqual(self.put(tenant, admin, {**ALL, "max_block_bytes": 60000000}).status, 200)
+        refused = self.create("born-too-high", {**ALL, "max_block_bytes": 60000001})
+        self.assertEqual((refused.status, refused.code, refused.pointer), (403, "ceiling", "/policy/max_block_bytes"))
+        self.assertEqual(self.create("born-too-high", {**ALL, "max_block_bytes": 60000000}).status, 201)
         asked = self.ask(tenant, {"action": "offload", "block_bytes": 60000001})
         self.assertEqual((asked["decision"], asked["reasons"]), ("deny", ["block_too_large"]))
         raised = self.server.call("PUT", "/v1/platform/policy", token, before)
