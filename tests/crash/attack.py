@@ -7,7 +7,7 @@ import os
 import shutil
 import subprocess
 
-from ledger import ACCEPTED, LIVE
+from ledger import ACCEPTED, FALSE_CERTIFICATE, LIVE, LOST_SESSION, OTHER
 
 ATTACKED_MAX = 4
 
@@ -59,12 +59,13 @@ class Loot:
             self.erase(erased[0])
             self.world.server.dump(after)
         for session in alive[:1]:
-            self.expect(session, self.copies[session], self.attack(session, now, before, after), "lives")
+            self.expect(session, self.copies[session], self.attack(session, now, before, after), "lives",
+                        LOST_SESSION)
         for session in erased[:ATTACKED_MAX]:
             self.expect(session, self.copies[session], self.attack(session, self.path("root"), before),
                         "is erased, with the root from before")
             self.expect(session, 0, self.attack(session, now, before, after, leftovers=True),
-                        f"is erased by {session.erasure}")
+                        f"is erased by {session.erasure}", FALSE_CERTIFICATE)
             tried += 1
         return tried
 
@@ -76,6 +77,6 @@ class Loot:
         if self.world.ledger.blame(answer.status == 200, f"erasure of idle {session.id}: {answer}"):
             session.erasure = answer.json["id"]
 
-    def expect(self, session, opened, found, what):
+    def expect(self, session, opened, found, what, kind=OTHER):
         wanted = (opened, self.copies[session])
-        self.world.ledger.blame(found == wanted, f"attack: {session.id} {what}: opened {found}, expected {wanted}")
+        self.world.ledger.blame(found == wanted, f"attack: {session.id} {what}: opened {found}, expected {wanted}", kind)

@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import workload
-from ledger import ACCEPTED, ASKED, LIVE
+from ledger import ACCEPTED, ASKED, CHANGED, FALSE_CERTIFICATE, LIVE, LOST_SESSION, NOT_ENDED
 from server import wait_until
 
 RESUME_SECONDS = 30
@@ -58,8 +58,8 @@ class Checks:
             }
             for what, answer in answers.items():
                 fine = answer.status == 410 and answer.json["code"] == "session_erased"
-                self.ledger.blame(fine, f"{what} of {session.id}, whose erasure was accepted: {answer}")
-            self.ledger.blame(pool.read(slots[0]) == pool.blank, f"a page was written for erased {session.id}")
+                self.ledger.blame(fine, f"{what} of {session.id}, whose erasure was accepted: {answer}", FALSE_CERTIFICATE)
+            self.ledger.blame(pool.read(slots[0]) == pool.blank, f"a page was written for erased {session.id}", FALSE_CERTIFICATE)
 
     def erasure_state(self, session):
         answer = self.admin.call("GET", f"/v1/erasures/{session.erasure}")
@@ -78,7 +78,7 @@ class Checks:
             if document is None:
                 continue
             self.ledger.blame(document["state"] == "certified" and document["session_id"] == session.id,
-                              f"{session.erasure} did not end by itself: {document}")
+                              f"{session.erasure} did not end by itself: {document}", NOT_ENDED)
             steps = [step["state"] for step in document["steps"]]
             self.ledger.blame(steps == STEPS, f"{session.erasure} left out steps: {steps}")
 
@@ -105,13 +105,13 @@ class Checks:
             target = f"/v1/erasures/{session.erasure}/certificate"
             first = self.admin.call("GET", target, Accept="text/plain")
             again = self.admin.call("GET", target, Accept="text/plain")
-            if not self.ledger.blame(first.status == 200, f"certificate of {session.erasure}: {first}"):
+            if not self.ledger.blame(first.status == 200, f"certificate of {session.erasure}: {first}", NOT_ENDED):
                 continue
-            self.ledger.blame(first.body == again.body, f"{session.erasure}: two answers differ")
+            self.ledger.blame(first.body == again.body, f"{session.erasure}: two answers differ", CHANGED)
             if session.certificate is None:
                 session.certificate = first.body
                 self.verify(session)
-            self.ledger.blame(first.body == session.certificate, f"{session.erasure}: its certificate has changed")
+            self.ledger.blame(first.body == session.certificate, f"{session.erasure}: its certificate has changed", CHANGED)
             self.note_head(session)
             payload = self.admin.call("GET", target, Accept="application/json").json["certificate"]
             before = payload.get("prev")
@@ -156,7 +156,7 @@ class Checks:
     def lookup(self, session, blocks):
         answer = self.engine.call("POST", "/v1/lookups", {"session_id": session.id, "pool_id": blocks[0].pool.id,
                                                           "hashes": [block.hash for block in blocks]})
-        if not self.ledger.blame(answer.status == 200, f"lookup in live {session.id}: {answer}"):
+        if not self.ledger.blame(answer.status == 200, f"lookup in live {session.id}: {answer}", LOST_SESSION):
             return ["none"] * len(blocks)
         return answer.json["tiers"]
 
@@ -173,9 +173,9 @@ class Checks:
         for block, tier, result in zip(blocks, tiers, results or ["refused"] * len(blocks)):
             name = f"block {block.index} ({block.pool.name}) of {session.id}"
             if block.durable:
-                self.ledger.blame("nvme" in tier, f"{name} was acknowledged as durable and is on {tier}")
+                self.ledger.blame("nvme" in tier, f"{name} was acknowledged as durable and is on {tier}", LOST_SESSION)
             self.ledger.blame(result == ("missing" if tier == "none" else "restored"),
-                              f"{name}: on {tier}, durable {block.durable}, restored as {result}")
+                              f"{name}: on {tier}, durable {block.durable}, restored as {result}", LOST_SESSION)
 
     # --- usage
 

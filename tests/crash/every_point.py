@@ -10,7 +10,7 @@ import traceback
 import workload
 from attack import Loot
 from drill import arguments, long_run, print_violations, programs_missing
-from ledger import ACCEPTED, ASKED
+from ledger import ACCEPTED, ASKED, OTHER, Sum
 from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS
 from server import Cluster, Gone, wait_until
 from world import Tools, World
@@ -168,7 +168,7 @@ class Points:
     def __init__(self, options):
         self.tools = Tools(options.kvrun, options.verify, options.attack)
         self.seed = options.seed if options.seed is not None else random.SystemRandom().getrandbits(32)
-        self.failures = 0
+        self.failures, self.sum = 0, Sum()
 
     def report(self, what, begun, world):
         violations = world.ledger.violations
@@ -177,7 +177,10 @@ class Points:
         if violations:
             print(world.server.log_tail())
         self.failures += bool(violations)
+        self.sum.runs += 1
+        self.sum.kinds.update(world.ledger.kinds)
         world.ledger.violations = []
+        world.ledger.kinds.clear()
 
     def one(self, world, what, run, *arguments):
         """False: nothing is left to go on with."""
@@ -194,9 +197,11 @@ class Points:
         try:
             singles = [(point,) for point in sample(rng, "erase", ERASE_POINTS)]
             for points in singles + sample(rng, "recovery", IN_RECOVERY):
+                self.sum.kills += len(points)
                 if not self.one(world, ", then ".join(points), on_the_path, *points):
                     return
             for number, point in enumerate(sample(rng, "many", MANY_POINTS)):
+                self.sum.kills += 1
                 if not self.one(world, point, many_on_the_path, number, point):
                     return
             world.end()
@@ -208,12 +213,14 @@ class Points:
         cluster = Cluster()
         try:
             for number, point in enumerate(sample(rng, "first", FIRST_START)):
+                self.sum.kills += 1
                 begun = time.monotonic()
                 try:
                     self.report(f"first start, {point}", begun, first_start(self.tools, cluster, number, point))
                 except Exception:
                     print(f"first start, {point}: FAILED\n{traceback.format_exc()}", flush=True)
                     self.failures += 1
+                    self.sum.kinds[OTHER] += 1
         finally:
             cluster.remove()
 
@@ -222,6 +229,7 @@ class Points:
         rng = random.Random(self.seed)
         self.path(rng)
         self.first(rng)
+        print(self.sum)
         return self.failures == 0
 
 

@@ -3,11 +3,28 @@
 A promise is noted only after its answer was read; that something was asked for is noted before it is sent. So whatever
 a kill cuts off is known as "may be there, may be not".
 """
+import collections
 import threading
 
 from engine import block_hash
 
 LIVE, ASKED, ACCEPTED = "live", "asked", "accepted"
+FALSE_CERTIFICATE, LOST_SESSION, NOT_ENDED, CHANGED, OTHER = KINDS = (
+    "false certificates", "lost live sessions", "jobs that did not end", "certificates that changed", "other violations")
+
+
+class Sum:
+    """Of many runs: what the last line of a test says."""
+
+    def __init__(self):
+        self.runs = self.kills = 0
+        self.kinds = collections.Counter()
+
+    def good(self):
+        return not any(self.kinds.values())
+
+    def __str__(self):
+        return f"{self.runs} runs, {self.kills} kills, " + ", ".join(f"{self.kinds[kind]} {kind}" for kind in KINDS)
 
 
 class Block:
@@ -44,6 +61,7 @@ class Ledger:
         self.lock = threading.Lock()
         self.sessions = {}
         self.violations = []
+        self.kinds = collections.Counter()  # of them: a promise that did not hold, by which it was
 
     def add(self, identity):
         with self.lock:
@@ -54,12 +72,13 @@ class Ledger:
         with self.lock:
             return [session for session in self.sessions.values() if session.state in states]
 
-    def violate(self, text):
+    def violate(self, text, kind=OTHER):
         with self.lock:
             self.violations.append(text)
+            self.kinds[kind] += 1
 
-    def blame(self, condition, text):
+    def blame(self, condition, text, kind=OTHER):
         """Notes a violation when the condition does not hold; the condition."""
         if not condition:
-            self.violate(text)
+            self.violate(text, kind)
         return condition

@@ -98,8 +98,8 @@ class Server:
     def log_path(self):
         return os.path.join(self.folder, f"log.{self.starts}")
 
-    def spawn(self, fault=None):
-        """Starts it and does not wait for it."""
+    def spawn(self, fault=None, under=()):
+        """Starts it, by a program that is given its command, and does not wait for it."""
         self.starts += 1
         self.fault = fault or ""
         environment = {k: v for k, v in os.environ.items() if k not in ("KVRUN_FAULT", "KV_LONG")}
@@ -108,7 +108,7 @@ class Server:
             environment["KVRUN_FAULT"] = fault
         with open(self.log_path, "wb") as log:
             self.process = subprocess.Popen(
-                [self.program, "serve", "--state.dir=" + self.state, "--http.listen=127.0.0.1:0",
+                [*under, self.program, "serve", "--state.dir=" + self.state, "--http.listen=127.0.0.1:0",
                  "--http.admin_listen=127.0.0.1:0"] + self.options,
                 stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
 
