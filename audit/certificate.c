@@ -11,6 +11,18 @@
 
 #include <string.h>
 
+static void put_anchor(struct kv_emit *emit, const struct kv_cert_anchor *anchor)
+{
+    kv_emit_object(emit, "anchor");
+    kv_emit_time(emit, "at", anchor->written_us);
+    kv_emit_text(emit, "kind", anchor->kind);
+    kv_emit_hex(emit, "log_root", anchor->log_root.b);
+    kv_emit_decimal(emit, "log_size", anchor->log_size);
+    kv_emit_id(emit, "root_id", "rot", &anchor->root);
+    kv_emit_text(emit, "text", kv_cert_anchor_text);
+    kv_emit_close(emit);
+}
+
 static void put_audit(struct kv_emit *emit, const struct kv_cert_facts *facts)
 {
     kv_emit_object(emit, "audit");
@@ -156,6 +168,9 @@ static void put_verification(struct kv_emit *emit, const struct kv_cert_facts *f
 static KV_RC put_payload(const struct kv_cert_facts *facts, struct kv_buf *json)
 {
     struct kv_emit emit = kv_emit_begin(json);
+    if (facts->anchor != NULL) {
+        put_anchor(&emit, facts->anchor);
+    }
     kv_emit_text(&emit, "assurance", facts->assurance);
     put_audit(&emit, facts);
     kv_emit_object(&emit, "backups");
@@ -177,7 +192,7 @@ static KV_RC put_payload(const struct kv_cert_facts *facts, struct kv_buf *json)
     put_scope(&emit, facts);
     put_subject(&emit, facts);
     put_tool(&emit, facts);
-    kv_emit_integer(&emit, "v", 1);
+    kv_emit_integer(&emit, "v", facts->anchor == NULL ? 1 : 2);
     put_verification(&emit, facts);
     return kv_emit_end(&emit);
 }

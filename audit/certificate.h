@@ -22,6 +22,15 @@ struct kv_cert_instance {
     uint64_t fenced_us, purged_us;
 };
 
+/* What an anchor outside of the database showed when the certificate was made. */
+struct kv_cert_anchor {
+    const char *kind; /* "file" */
+    struct kv_id root;
+    uint64_t log_size; /* of the operator's log */
+    struct kv_hash log_root;
+    uint64_t written_us;
+};
+
 /* Everything a certificate says; all pointers borrowed for the call. Strings are printable ASCII. */
 struct kv_cert_facts {
     struct kv_id jti; /* certificate id, "crt" */
@@ -48,6 +57,7 @@ struct kv_cert_facts {
     uint8_t receipt_sha256[32];
     const struct kv_cert_instance *instances; /* at least one; an expired one needs the limit L5 */
     size_t instance_count;
+    const struct kv_cert_anchor *anchor; /* NULL: none was configured; else the payload is of version 2 */
     /* verification */
     uint64_t samples, control_opened, opened_after;
     bool old_root_gone, old_row_refused, slots_absent;

@@ -14,6 +14,7 @@
 /* Fixed texts of a certificate, version 1. */
 extern const char kv_cert_claim_text[];
 extern const char kv_cert_backups_text[];
+extern const char kv_cert_anchor_text[];
 extern const char kv_cert_method_text[];
 /* "clear" or "purge" for an assurance level that a certificate may state, NULL for any other text. */
 const char *kv_cert_sanitization(const char *assurance);

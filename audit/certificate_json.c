@@ -10,16 +10,37 @@
 #include <string.h>
 
 static const struct kv_member payload_members[] = {
-    {.name = "assurance", .kind = KV_FORM_TEXT},    {.name = "audit", .kind = KV_FORM_PART},
-    {.name = "backups", .kind = KV_FORM_PART},      {.name = "claim", .kind = KV_FORM_FIXED, .arg = kv_cert_claim_text},
-    {.name = "crypto", .kind = KV_FORM_PART},       {.name = "destroyed", .kind = KV_FORM_PART},
-    {.name = "iat", .kind = KV_FORM_TIME},          {.name = "instances", .kind = KV_FORM_PART},
-    {.name = "iss", .kind = KV_FORM_TEXT},          {.name = "jti", .kind = KV_FORM_ID, .arg = "crt"},
-    {.name = "limits", .kind = KV_FORM_PART},       {.name = "prev", .kind = KV_FORM_HEX, .optional = true},
-    {.name = "request", .kind = KV_FORM_PART},      {.name = "sanitization", .kind = KV_FORM_PART},
-    {.name = "scope", .kind = KV_FORM_PART},        {.name = "sub", .kind = KV_FORM_PART},
-    {.name = "tool", .kind = KV_FORM_PART},         {.name = "v", .kind = KV_FORM_INTEGER},
-    {.name = "verification", .kind = KV_FORM_PART}, {.name = NULL},
+    {.name = "anchor", .kind = KV_FORM_PART, .optional = true},
+    {.name = "assurance", .kind = KV_FORM_TEXT},
+    {.name = "audit", .kind = KV_FORM_PART},
+    {.name = "backups", .kind = KV_FORM_PART},
+    {.name = "claim", .kind = KV_FORM_FIXED, .arg = kv_cert_claim_text},
+    {.name = "crypto", .kind = KV_FORM_PART},
+    {.name = "destroyed", .kind = KV_FORM_PART},
+    {.name = "iat", .kind = KV_FORM_TIME},
+    {.name = "instances", .kind = KV_FORM_PART},
+    {.name = "iss", .kind = KV_FORM_TEXT},
+    {.name = "jti", .kind = KV_FORM_ID, .arg = "crt"},
+    {.name = "limits", .kind = KV_FORM_PART},
+    {.name = "prev", .kind = KV_FORM_HEX, .optional = true},
+    {.name = "request", .kind = KV_FORM_PART},
+    {.name = "sanitization", .kind = KV_FORM_PART},
+    {.name = "scope", .kind = KV_FORM_PART},
+    {.name = "sub", .kind = KV_FORM_PART},
+    {.name = "tool", .kind = KV_FORM_PART},
+    {.name = "v", .kind = KV_FORM_INTEGER},
+    {.name = "verification", .kind = KV_FORM_PART},
+    {.name = NULL},
+};
+
+static const struct kv_member anchor_members[] = {
+    {.name = "at", .kind = KV_FORM_TIME},
+    {.name = "kind", .kind = KV_FORM_TEXT},
+    {.name = "log_root", .kind = KV_FORM_HEX},
+    {.name = "log_size", .kind = KV_FORM_DECIMAL},
+    {.name = "root_id", .kind = KV_FORM_ID, .arg = "rot"},
+    {.name = "text", .kind = KV_FORM_FIXED, .arg = kv_cert_anchor_text},
+    {.name = NULL},
 };
 
 static const struct kv_member audit_members[] = {
@@ -266,13 +287,25 @@ static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
     return KV_OK;
 }
 
+/* Version 2 is version 1 with an anchor. */
+static KV_RC check_version(const json_t *root, struct kv_errinfo *info)
+{
+    const json_t *anchor = json_object_get(root, "anchor");
+    json_int_t version = json_integer_value(json_object_get(root, "v"));
+    if (version != 1 && version != 2) {
+        return kv_fail(info, KV_E_TAMPERED, "version is neither 1 nor 2; a newer verifier is needed");
+    }
+    if ((version == 2) != (anchor != NULL)) {
+        return kv_fail(info, KV_E_TAMPERED, "/anchor belongs to version 2, and only there");
+    }
+    return anchor == NULL ? KV_OK : kv_form_object(anchor, "/anchor", anchor_members, info);
+}
+
 static KV_RC read_claims(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
 {
     KV_TRY(read_audit(root, info, claims));
     KV_TRY(kv_form_object(root, "", payload_members, info));
-    if (json_integer_value(json_object_get(root, "v")) != 1) {
-        return kv_fail(info, KV_E_TAMPERED, "version is not 1; a newer verifier is needed");
-    }
+    KV_TRY(check_version(root, info));
     KV_TRY(check_parts(root, info));
     KV_TRY(read_limits(root, info, claims));
     KV_TRY(read_sanitization(root, info, claims));

@@ -14,6 +14,11 @@ const char kv_cert_claim_text[] =
 const char kv_cert_backups_text[] = "Rows, write-ahead log and backups of the database that hold this session's "
                                     "wrapped key are sealed under the destroyed root.";
 
+const char kv_cert_anchor_text[] =
+    "The root in force after the destruction was written to an anchor outside of the database before this certificate "
+    "was made. A server with that anchor refuses to open anything from a database and a root of an earlier moment; the "
+    "anchor does not keep others from opening such copies (limit L7).";
+
 const char kv_cert_method_text[] = "Samples of the session's blocks were opened as a control before the destruction "
                                    "and tried again after it; the store of root keys "
                                    "and the key tree were read again.";

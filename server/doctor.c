@@ -50,6 +50,13 @@ static void check_settings(struct doctor *doctor, struct kv_pg *pg)
         doctor_say(doctor, "root_in_db", DOCTOR_FAIL, "move root.path out of it",
                    "the root of erasure lies in PostgreSQL's data folder: every base backup takes it");
     }
+    const char *anchor = doctor->conf->anchor_file;
+    if (facts.data_directory[0] != '\0' && anchor[0] != '\0' && doctor_same_device(anchor, facts.data_directory)) {
+        bool inside = doctor_lies_in(anchor, facts.data_directory);
+        doctor_say(doctor, "anchor_in_db", inside ? DOCTOR_FAIL : DOCTOR_WARN, "move anchor.file to another mount",
+                   "the anchor lies %s: what puts the database back puts it back, too",
+                   inside ? "in PostgreSQL's data folder" : "on the file system of PostgreSQL's data folder");
+    }
 }
 
 static void check_schema(struct doctor *doctor, struct kv_pg *pg)

@@ -166,6 +166,7 @@ static KV_RC start_service(struct server *server)
                                   .state_folder = server->state,
                                   .root_provider = conf->root_provider,
                                   .root_path = server->root_path,
+                                  .anchor_file = conf->anchor_file,
                                   .root_pkcs11 = pkcs11_conf(conf),
                                   .root_transit = transit_conf(conf),
                                   .engine_socket = server->socket,

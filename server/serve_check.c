@@ -120,6 +120,32 @@ static void check_folder(struct check *check, const char *key, const char *path,
     }
 }
 
+static bool on_one_device(const char *a, const char *b)
+{
+    char one[KV_CONF_TEXT_SIZE], two[KV_CONF_TEXT_SIZE];
+    struct stat first, second;
+    nearest_folder(a, one);
+    nearest_folder(b, two);
+    return stat(one, &first) == 0 && stat(two, &second) == 0 && first.st_dev == second.st_dev;
+}
+
+static void check_anchor(struct check *check)
+{
+    const struct kv_conf *conf = check->conf;
+    const char *root = conf->root_path[0] != '\0' ? conf->root_path : conf->state_dir;
+    bool file = strcmp(conf->root_provider, "file") == 0;
+    if (access(conf->anchor_file, R_OK | W_OK) != 0) {
+        say(check, FAIL, "anchor.file", "%.200s: %s; mount what it lies on, or make an empty file for a new anchor",
+            conf->anchor_file, strerror(errno));
+    } else if (on_one_device(conf->anchor_file, conf->state_dir) || (file && on_one_device(conf->anchor_file, root))) {
+        say(check, WARN, "anchor.file",
+            "it is on the file system of state.dir or of the root: what puts that back "
+            "puts the anchor back, too");
+    } else {
+        say(check, FINE, "anchor.file", "%.200s can be written", conf->anchor_file);
+    }
+}
+
 static void check_places(struct check *check)
 {
     const struct kv_conf *conf = check->conf;
@@ -128,6 +154,9 @@ static void check_places(struct check *check)
         say(check, WARN, "root.path", "the root lies in state.dir: a backup of that folder must leave it out");
     } else if (strcmp(conf->root_provider, "file") == 0) {
         check_folder(check, "root.path", conf->root_path, 0);
+    }
+    if (conf->anchor_file[0] != '\0') {
+        check_anchor(check);
     }
     if (conf->nvme_bytes > 0) {
         check_folder(check, "tiers.nvme.path", conf->nvme_path[0] != '\0' ? conf->nvme_path : conf->state_dir,

@@ -63,6 +63,7 @@ void serve_know_facts(struct server *server)
         .root_path = file ? server->root_path : NULL,
         .nvme_path = conf->nvme_bytes > 0 ? server->nvme_path : NULL,
         .database_folder = own ? server->database_folder : NULL,
+        .anchor_file = conf->anchor_file[0] != '\0' ? conf->anchor_file : NULL,
         .root_in_memory = memory,
         .root_in_state = file && below(server->root_path, server->state),
         .root_beside_data = file && same_file_system(server->root_path, server->state),

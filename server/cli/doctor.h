@@ -39,6 +39,9 @@ void doctor_places(struct doctor *doctor);
 void doctor_uring(struct doctor *doctor, int error, int disabled);
 void doctor_memlock(struct doctor *doctor, uint64_t limit, bool unlimited);
 void doctor_root_place(struct doctor *doctor, const char *root_file);
+/* `root_file`: NULL when the root is no file. */
+void doctor_anchor_place(struct doctor *doctor, const char *anchor, const char *root_file);
+bool doctor_same_device(const char *a, const char *b); /* or the nearest folders above that are there */
 void doctor_secret_file(struct doctor *doctor, const char *check, const char *path);
 /* A TLS certificate that holds until `end_s`. */
 void doctor_certificate(struct doctor *doctor, int64_t end_s, int64_t now_s);

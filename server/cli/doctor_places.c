@@ -108,7 +108,7 @@ bool doctor_lies_in(const char *path, const char *folder)
     return strncmp(inner, outer, len) == 0 && (inner[len] == '/' || inner[len] == '\0' || len == 1);
 }
 
-static bool same_device(const char *a, const char *b)
+bool doctor_same_device(const char *a, const char *b)
 {
     struct stat one, two;
     char first[PATH_MAX], second[PATH_MAX];
@@ -129,11 +129,31 @@ void doctor_root_place(struct doctor *doctor, const char *root_file)
     } else if (doctor_lies_in(root_file, state)) {
         doctor_say(doctor, "root_place", DOCTOR_WARN, fix,
                    "the root of erasure lies in state.dir: a backup of that folder must leave it out (limit L7)");
-    } else if (same_device(root_file, state)) {
+    } else if (doctor_same_device(root_file, state)) {
         doctor_say(doctor, "root_place", DOCTOR_WARN, fix,
                    "the root of erasure is on the file system of state.dir: a snapshot takes both (limit L7)");
     } else {
         doctor_say(doctor, "root_place", DOCTOR_OK, NULL, "the root of erasure is on a file system of its own");
+    }
+}
+
+/* A snapshot of one file system that has both would take the witness back together with what it is a witness of. */
+void doctor_anchor_place(struct doctor *doctor, const char *anchor, const char *root_file)
+{
+    static const char fix[] = "set anchor.file to a file on another host's mount, at least not on that of the database "
+                              "or the root";
+    if (anchor[0] == '\0') {
+        doctor_say(doctor, "anchor", DOCTOR_OK, NULL,
+                   "no anchor.file: a database put back together with its root is not noticed (limit L7)");
+    } else if (access(anchor, R_OK | W_OK) != 0) {
+        doctor_say(doctor, "anchor", DOCTOR_FAIL, "mount what it lies on; for a new anchor make an empty file there",
+                   "%.200s cannot be read and written: %s", anchor, strerror(errno));
+    } else if (root_file != NULL && doctor_same_device(anchor, root_file)) {
+        doctor_say(doctor, "anchor", DOCTOR_WARN, fix, "the anchor is on the file system of the root of erasure");
+    } else if (doctor_same_device(anchor, doctor->conf->state_dir)) {
+        doctor_say(doctor, "anchor", DOCTOR_WARN, fix, "the anchor is on the file system of state.dir");
+    } else {
+        doctor_say(doctor, "anchor", DOCTOR_OK, NULL, "the anchor is on a file system of its own");
     }
 }
 
@@ -165,6 +185,14 @@ static void check_key_service(struct doctor *doctor)
                    "%.200s cannot be read", file);
     }
     doctor_secret_file(doctor, "root_token", file);
+}
+
+static void check_anchor(struct doctor *doctor)
+{
+    char path[PATH_MAX];
+    in_state(doctor, doctor->conf->root_path, "/root", path);
+    bool file = strcmp(doctor->conf->root_provider, "file") == 0;
+    doctor_anchor_place(doctor, doctor->conf->anchor_file, file ? path : NULL);
 }
 
 static void check_root(struct doctor *doctor)
@@ -322,6 +350,7 @@ void doctor_places(struct doctor *doctor)
     doctor_say(doctor, "libraries", DOCTOR_OK, NULL, "OpenSSL %.60s, %.60s", kv_crypto_version(), kv_httpc_version());
     check_nvme(doctor);
     check_root(doctor);
+    check_anchor(doctor);
     check_secrets(doctor);
     check_tls(doctor);
     check_network(doctor);

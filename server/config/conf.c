@@ -100,6 +100,8 @@ static const struct conf_key keys[] = {
     {"root.provider", CONF_WORD, AT(root_provider), "file", 0, 0, "file|memory|pkcs11|transit", "root of erasure"},
     {"root.path", CONF_TEXT, AT(root_path), "", 0, 0, NULL,
      "file provider; keep it out of every backup; empty: root in the state folder"},
+    {"anchor.file", CONF_TEXT, AT(anchor_file), "", 0, 0, NULL,
+     "file on another mount that shows the last root, so that an older database is found at the start; empty: none"},
     {"root.pkcs11.module", CONF_TEXT, AT(root_pkcs11_module), "", 0, 0, NULL,
      "pkcs11 provider: the token's library, by its absolute path"},
     {"root.pkcs11.token", CONF_TEXT, AT(root_pkcs11_token), "", 0, 0, NULL, "the token's label"},

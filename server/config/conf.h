@@ -29,6 +29,7 @@ struct kv_conf {
     uint64_t db_statement_timeout_ms, db_lock_timeout_ms, db_start_wait_ms;
     char state_dir[KV_CONF_TEXT_SIZE];
     char root_provider[KV_CONF_TEXT_SIZE], root_path[KV_CONF_TEXT_SIZE];
+    char anchor_file[KV_CONF_TEXT_SIZE];
     char root_pkcs11_module[KV_CONF_TEXT_SIZE], root_pkcs11_token[KV_CONF_TEXT_SIZE],
         root_pkcs11_pin_file[KV_CONF_TEXT_SIZE], root_pkcs11_label[KV_CONF_TEXT_SIZE];
     char root_transit_address[KV_CONF_TEXT_SIZE], root_transit_token_file[KV_CONF_TEXT_SIZE],

@@ -21,6 +21,7 @@ struct kv_http_facts {
     void *ctx;
     bool (*at)(void *ctx, size_t index, struct kv_fact *ret_fact); /* false: past the last one */
     const char *state_folder, *root_path, *nvme_path;              /* absolute */
+    const char *anchor_file;                                       /* NULL: none is configured */
     const char *database_folder;                                   /* of a private one; NULL: db.url */
     bool root_in_state;                                            /* the root of erasure lies in the state folder */
     bool root_beside_data; /* or on the same file system as it or as the private database */

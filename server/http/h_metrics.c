@@ -140,8 +140,8 @@ KV_RC kv_h_metrics(struct kv_call *call, struct kv_req *req)
 /* --- what is read when somebody scrapes -------------------------------------------------------------------------- */
 
 /* The names that kv_svc_ready reports, known before the service is. */
-static const char *const check_names[KV_READY_CHECKS] = {"db",    "migrations", "root_key", "audit",
-                                                         "lease", "tiers",      "shutdown"};
+static const char *const check_names[KV_READY_CHECKS] = {"db",    "migrations", "root_key", "anchor",
+                                                         "audit", "lease",      "tiers",    "shutdown"};
 static const char *const listener_names[LISTENERS] = {
     [LISTEN_API] = "api", [LISTEN_ADMIN] = "admin", [LISTEN_SOCKET] = "socket"};
 static const char *const level_names[] = {"debug", "info", "warn", "error"};

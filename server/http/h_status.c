@@ -199,8 +199,9 @@ KV_RC kv_h_config(struct kv_call *call, struct kv_req *req)
 /* --- the log's level --------------------------------------------------------------------------------------------- */
 
 #define LEVEL_WORDS "|debug|info|warn|error|"
-#define MODULE_WORDS                                                                                                 \
-    "|audit|check|config|crypto|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|operation|policies|roe|" \
+#define MODULE_WORDS                                                                                           \
+    "|anchor|audit|check|config|crypto|engine|eraser|fd-socket|http|io|janitor|keys|lease|listener|operation|" \
+    "policies|roe|"                                                                                            \
     "root|sequencer|server|service|session|sm|store|tier|"
 
 static void write_levels(struct kv_buf *out, const void *view)
@@ -282,6 +283,10 @@ KV_RC kv_h_backups(struct kv_call *call, struct kv_req *req)
                ? "a copy keeps erased sessions readable, and a snapshot of that file system has it: "
                  "put it on another one"
                : "a copy keeps erased sessions readable");
+    if (facts->anchor_file != NULL) {
+        advise(out, "anchor", facts->anchor_file, "never",
+               "one put back from a backup shows an older root, and an older database would pass for the current one");
+    }
     advise(
         out, "signing_keys", facts->state_folder, "separately",
         "sign-certificate.key and sign-log.key sign what was promised: keep a sealed copy apart from the database's");

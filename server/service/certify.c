@@ -43,6 +43,12 @@ static void note_duration(struct kv_svc *svc, uint64_t duration_us)
     atomic_store(&svc->erase_usual_us, usual == 0 ? duration_us : usual - usual / 8 + duration_us / 8);
 }
 
+/* Both for as long as the facts are used. */
+struct shown_anchor {
+    struct kv_anchor_record record;
+    struct kv_cert_anchor fact;
+};
+
 struct certify_tx {
     struct erase_round *round;
     struct kv_store_erasure *job;
@@ -56,6 +62,18 @@ struct certify_tx {
 };
 
 /* --- the signed certificate -------------------------------------------------------------------------------------- */
+
+/* The eraser holds certificates until it shows the root in force, so it is never from before their destruction. */
+static void add_anchor(const struct kv_svc *svc, struct shown_anchor *anchor, struct kv_cert_facts *facts)
+{
+    if (svc_anchor_shown(svc, &anchor->record, &anchor->fact.kind)) {
+        anchor->fact.root = anchor->record.root;
+        anchor->fact.log_size = anchor->record.log_size;
+        anchor->fact.log_root = anchor->record.log_root;
+        anchor->fact.written_us = anchor->record.written_us;
+        facts->anchor = &anchor->fact;
+    }
+}
 
 static void fill_facts(const struct certify_tx *tx, const char *previous, const char *origin,
                        struct kv_cert_tier tiers[2], struct kv_cert_facts *facts)
@@ -122,12 +140,14 @@ static KV_RC sign_certificate(const struct certify_tx *tx, const char *previous,
                               struct kv_buf *ret_jws)
 {
     struct kv_cert_tier tiers[2];
+    struct shown_anchor anchor = {0};
     struct kv_cert_facts *facts KV_CLEANUP(kv_freep) = kv_alloc(sizeof *facts);
     struct kv_buf payload;
     if (facts == NULL) {
         return KV_E_NO_MEMORY;
     }
     fill_facts(tx, previous, origin, tiers, facts);
+    add_anchor(tx->round->svc, &anchor, facts);
     kv_buf_init(&payload, (size_t)KV_MAX_CERTIFICATE_BYTES);
     enum kv_err rc = kv_cert_payload(facts, &payload);
     if (rc == KV_OK) {

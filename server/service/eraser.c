@@ -138,7 +138,9 @@ static KV_RC load_jobs(struct erase_round *round)
         return kv_store_erasure_list_batch(round->pg, &round->batch.id, KV_ERASE_BATCH, &round->info, round->jobs,
                                            &round->job_count);
     }
-    return kv_store_erasure_list_open(round->pg, OPEN_MAX, &round->info, round->jobs, &round->job_count);
+    /* What waits for the anchor to be written must not keep others from being destroyed. */
+    bool certify = atomic_load(&round->svc->anchor_ok);
+    return kv_store_erasure_list_open(round->pg, certify, OPEN_MAX, &round->info, round->jobs, &round->job_count);
 }
 
 static KV_RC find_batch(struct erase_round *round)
@@ -190,8 +192,10 @@ static KV_RC steps(struct erase_round *round)
     return erase_verify(round);
 }
 
+/* After the anchor shows the root that came after theirs: what is certified is found again in whatever is put back. */
 static KV_RC certify_all(struct erase_round *round)
 {
+    KV_TRY(svc_anchor_follow(round->svc, round->pg, &round->info));
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_VERIFIED) {
             KV_TRY(may_go_on(round));
@@ -218,13 +222,15 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     atomic_store(&round->svc->erasures_open, open);
     if (open == 0 && batches == 0) {
         KV_TRY(release_fence(round));
-        return svc_root_check(round->svc, round->pg, &round->info); /* nobody else looks while nothing is erased */
+        KV_TRY(svc_root_check(round->svc, round->pg, &round->info)); /* nobody else looks while nothing is erased */
+        return svc_anchor_follow(round->svc, round->pg, &round->info);
     }
     enum kv_err taken = take_fence(round);
     round->elsewhere = taken == KV_E_STALE;
     KV_TRY(round->elsewhere ? KV_OK : taken);
-    if (round->elsewhere) {
-        return KV_OK;
+    if (round->elsewhere) { /* each instance keeps its own anchor up to date */
+        enum kv_err rc = svc_anchor_follow(round->svc, round->pg, &round->info);
+        return rc == KV_E_BUSY ? KV_OK : rc;
     }
     KV_TRY(find_batch(round));
     *ret_jobs = round->job_count;

@@ -10,6 +10,7 @@
  *   R'      R                R'       a re-key that happened: use R'; the eraser goes on and destroys R
  *   R'      none             R'       the destruction was under way, or the first start was: finish it
  *   other   any              any      one of the two was put back to an older state: quarantine
+ *   R       R                any      but the anchor shows a later one: both were put back; quarantine (anchor.c)
  * In quarantine nothing opens and nothing is written, so that putting the right database back heals.
  */
 #include "server/service/svc_int.h"
@@ -217,6 +218,20 @@ KV_RC svc_root_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *in
     return kv_fail(info, KV_E_ROLLBACK_DETECTED, "%s", text_rollback);
 }
 
+KV_RC svc_root_settled(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *known, struct kv_errinfo *info,
+                       struct kv_id *ret_root, bool *ret_alone)
+{
+    struct kv_id active, staged;
+    *ret_alone = false;
+    KV_TRY(root_in_database(pg, info, ret_root));
+    if (kv_id_equal(ret_root, known)) {
+        return KV_OK;
+    }
+    KV_TRY(list(svc, info, &active, &staged));
+    *ret_alone = kv_id_equal(ret_root, &active);
+    return KV_OK;
+}
+
 KV_RC svc_root_follow(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root)
 {
     struct kv_id root;
@@ -373,6 +388,10 @@ static KV_RC start_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo 
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
     enum kv_err rc = KV_E_BUSY;
+    KV_TRY(svc_anchor_check(svc, pg, info)); /* before anything is settled between an older database and its root */
+    if (atomic_load(&svc->quarantine) != NULL) {
+        return KV_OK;
+    }
     for (int tries = 0; (rc == KV_E_BUSY || rc == KV_E_STALE) && tries < FIRST_TRIES; tries++) {
         rc = start_once(svc, pg, info);
         if (rc == KV_E_MISSING) {

@@ -228,6 +228,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
                               .transit = svc->conf.root_transit,
                               .env = svc->env};
     KV_TRY(kv_roe_open(&roe, info, &svc->roe));
+    KV_TRY(svc_anchor_open(svc, info));
 
     char folder[1100];
     snprintf(folder, sizeof folder, "%s/journal", svc->conf.state_folder);
@@ -388,6 +389,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
     svc->started_us = conf->env->realtime_us(conf->env->ctx);
     svc->fd_listener = svc->fd_stop = svc->listener_stop = -1;
     atomic_store(&svc->root_ok, true);
+    atomic_store(&svc->anchor_ok, true);
     svc->nvme_up = true;
     snprintf(svc->log_prefix, sizeof svc->log_prefix, "%.150s/audit", conf->host_name);
     init_locks(svc);
@@ -538,6 +540,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     if (svc->roe != NULL) {
         svc->roe->ops->close(svc->roe);
     }
+    svc_anchor_close(svc);
     kv_sign_key_free(svc->cert_key);
     kv_secret_free(svc->cursor_key);
     kv_sign_key_free(svc->log_key);
@@ -561,7 +564,7 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
     kv_journal_stats(svc->journal, &journal);
     kv_engine_stats(svc->engine, &engine);
     const char *quarantine = atomic_load(&svc->quarantine);
-    bool root = atomic_load(&svc->root_ok);
+    bool root = atomic_load(&svc->root_ok), anchor = atomic_load(&svc->anchor_ok);
     bool db = atomic_load(&svc->db_ok), lease = kv_keyring_lease_valid(svc->keyring),
          stopping = atomic_load(&svc->stopping) || atomic_load(&svc->retiring);
     struct kv_ready_check checks[KV_READY_CHECKS] = {
@@ -571,6 +574,8 @@ bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_
          quarantine != NULL ? quarantine
          : root             ? ""
                             : "the root of erasure cannot be read; erasures wait for it"},
+        {"anchor", anchor,
+         anchor ? "" : "the anchor cannot be written; erasures go on, but certificates wait: see anchor.file"},
         {"audit", journal.ok, journal.ok ? "" : "transfer records cannot be written or are too far behind"},
         {"lease", lease, lease ? "" : "the instance's lease ran out; keys are closed"},
         {"tiers", engine.nvme.up || engine.nvme.capacity_bytes == 0,

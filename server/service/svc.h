@@ -27,6 +27,7 @@ struct kv_svc_conf {
     bool migrate_auto;        /* apply pending migrations at start; else they refuse the start */
     const char *state_folder; /* ours, 0700: journal, signing keys, sockets */
     const char *root_provider, *root_path;
+    const char *anchor_file; /* NULL or "": none */
     struct kv_roe_pkcs11_conf root_pkcs11;
     struct kv_roe_transit_conf root_transit;
     const char *engine_socket, *fd_socket; /* paths, for GET /version; NULL: none */
@@ -213,11 +214,11 @@ KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct 
 void kv_svc_stats(struct kv_svc *svc, struct kv_engine_stats *ret_stats);
 
 struct kv_ready_check {
-    const char *name; /* "db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown" */
+    const char *name; /* "db", "migrations", "root_key", "anchor", "audit", "lease", "tiers", "shutdown" */
     bool ok;
     const char *detail; /* static text */
 };
-#define KV_READY_CHECKS 7
+#define KV_READY_CHECKS 8
 /* From cached state; never waits. True when all are ok. */
 bool kv_svc_ready(struct kv_svc *svc, struct kv_ready_check ret_checks[KV_READY_CHECKS]);
 

@@ -11,6 +11,7 @@
 #ifndef KV_SVC_INT_H
 #define KV_SVC_INT_H
 
+#include "audit/anchor.h"
 #include "dataplane/keys/ktree.h"
 #include "policies/policy_table.h"
 #include "server/service/event.h"
@@ -116,6 +117,8 @@ struct kv_svc {
     size_t keys_max; /* sessions whose keys may be open at once */
     struct kv_ktree *tree;
     struct kv_roe *roe;
+    struct kv_anchor *anchor;         /* NULL: none is configured */
+    struct kv_anchor_record anchored; /* what it shows; the start, then the eraser only */
     struct kv_journal *journal;
     struct kv_sign_key *cert_key, *log_key;
     struct kv_events *events;
@@ -154,6 +157,7 @@ struct kv_svc {
 
     atomic_bool retiring, stopping, lease_stop, sequencer_stop, db_ok, lease_ok, migrated;
     atomic_bool root_ok;              /* the root of erasure could be read when the eraser tried last */
+    atomic_bool anchor_ok;            /* the anchor could be written when there was something to write */
     _Atomic uint64_t erasures_open;   /* of the cluster, as the eraser saw last */
     atomic_ullong erase_usual_us;     /* from request to certificate, smoothed; 0: none yet */
     atomic_bool exporting;            /* one archive at a time */
@@ -237,12 +241,26 @@ KV_RC svc_root_purge(struct kv_svc *svc, const struct kv_store_kroot *kroot, str
  * *ret_root is the root under which alone something may be open here, or zero while a call that began before still
  * runs. Thread: lease. */
 KV_RC svc_root_follow(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root);
+/* The database's root, and whether the provider has that one alone in force: then no crash leads to another. Not asked
+ * when the root is `known` already. */
+KV_RC svc_root_settled(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *known, struct kv_errinfo *info,
+                       struct kv_id *ret_root, bool *ret_alone);
 struct svc_tree_store {
     struct kv_pg *pg;
     struct kv_errinfo *info;
 };
 /* Fills the tree's storage contract with rows; valid as long as `store` is. */
 struct kv_ktree_store svc_tree_store(struct svc_tree_store *store);
+
+/* --- anchor.c: what is written down outside of the database. Thread: the start, then the eraser. */
+KV_RC svc_anchor_open(struct kv_svc *svc, struct kv_errinfo *info);
+/* Quarantines when the database does not know what the anchor shows. */
+KV_RC svc_anchor_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* KV_OK: none is configured, or it shows the root in force, durably. KV_E_BUSY: the root is being changed. */
+KV_RC svc_anchor_follow(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* What it shows, for a certificate; false: none is configured. */
+bool svc_anchor_shown(const struct kv_svc *svc, struct kv_anchor_record *ret_record, const char **ret_kind);
+void svc_anchor_close(struct kv_svc *svc);
 
 /* --- arena.c */
 /* Refuses an nvme folder of another cluster (KV_E_FOREIGN_FILE), then drops what nobody can read again. Not in

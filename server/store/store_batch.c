@@ -34,6 +34,12 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     return KV_OK;
 }
 
+static KV_RC fill_bool(struct kv_pg_row *row, void *ret)
+{
+    *(bool *)ret = kv_pg_get_bool(row);
+    return KV_OK;
+}
+
 KV_RC kv_store_batch_insert(struct kv_pg *pg, const struct kv_store_batch *batch, struct kv_bytes old_top,
                             struct kv_errinfo *info)
 {
@@ -75,6 +81,20 @@ KV_RC kv_store_batch_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_list[0]};
     return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+}
+
+KV_RC kv_store_root_known(struct kv_pg *pg, const struct kv_id *root, struct kv_errinfo *info, bool *ret_known)
+{
+    /* The first one has no batch of its own. What comes later is not looked at once something is true. */
+    static const struct kv_pg_query query = {
+        "root_known",
+        "SELECT CASE WHEN EXISTS (SELECT FROM kroot WHERE root_id = $1) THEN true"
+        " WHEN EXISTS (SELECT FROM erase_batch WHERE new_root = $1 AND state NOT IN ('staged', 'abandoned')) THEN true"
+        " ELSE EXISTS (SELECT FROM erase_batch WHERE old_root = $1 AND state NOT IN ('staged', 'abandoned')) END"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, root);
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    return kv_pg_fetch_one(pg, &one, fill_bool, ret_known, info);
 }
 
 static bool is_arrow(enum kv_batch_state from, enum kv_batch_state to)

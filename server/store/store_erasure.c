@@ -184,12 +184,14 @@ static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_p
 
 #define OPEN "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified')"
 
-KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+KV_RC kv_store_erasure_list_open(struct kv_pg *pg, bool verified, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query query = {"erasure_list_open",
-                                             SELECT_ERASURE OPEN " ORDER BY revocation_seq LIMIT $1"};
+                                             SELECT_ERASURE OPEN " AND ($1 OR state <> 'verified')"
+                                                                 " ORDER BY revocation_seq LIMIT $2"};
     struct kv_pg_args args = {0};
+    kv_pg_arg_bool(&args, verified);
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 

@@ -67,8 +67,9 @@ KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_e
                            struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */
 KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *certificate, struct kv_errinfo *info,
                                           struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */
-/* Those between REQUESTED and VERIFIED, in the order of their revocations, at most `max`. */
-KV_RC kv_store_erasure_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
+/* Those between REQUESTED and VERIFIED (or, without `verified`, PURGED), in the order of their revocations, at most
+ * `max`. */
+KV_RC kv_store_erasure_list_open(struct kv_pg *pg, bool verified, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count);
 KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count);
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
@@ -211,6 +212,8 @@ KV_RC kv_store_batch_insert(struct kv_pg *pg, const struct kv_store_batch *batch
                             struct kv_errinfo *info);
 KV_RC kv_store_batch_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                          struct kv_store_batch *ret_batch); /* KV_E_NOT_FOUND */
+/* The root in force, or one that was in force before. */
+KV_RC kv_store_root_known(struct kv_pg *pg, const struct kv_id *root, struct kv_errinfo *info, bool *ret_known);
 /* Those from STAGED to PURGED, oldest first. */
 KV_RC kv_store_batch_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_batch *ret_list,
                                size_t *ret_count);

@@ -41,6 +41,7 @@ TRANSACTIONS = ("erase-request", "erase-take", "erase-fenced", "erase-staged", "
 ERASE_POINTS = {
     **{f"erase/{step}": 2 for step in ERASE_STEPS},
     **{f"roe/file/{step}": 2 for step in ROOT_STEPS},
+    **{f"audit/anchor/{step}": 2 for step in ("write", "written")},
     **{f"store/{name}/{step}": 2 for name in TRANSACTIONS for step in ("commit", "committed")},
 }
 
@@ -65,6 +66,8 @@ IN_RECOVERY = (
     ("roe/file/destroy-write", "roe/file/destroy-sync"),
     ("erase/destroyed", "store/erase-destroyed/commit"),
     ("erase/purged", "store/erase-verified/committed"),
+    ("erase/destroyed", "audit/anchor/write"),
+    ("audit/anchor/write", "audit/anchor/written"),
     ("store/certificate/committed", "store/bundle/commit"),
 )
 

@@ -508,6 +508,16 @@ class Doctor(unittest.TestCase):
         self.assertEqual(self.state("root_place", "--root.path=/proc/root-of-erasure"), "ok")
         self.assertEqual(self.state("root_place", "--root.provider=memory"), "warn")
 
+    def test_where_the_anchor_lies(self):
+        file = pathlib.Path(self.folder, "anchor")
+        self.assertEqual(self.state("anchor"), "ok")
+        self.assertEqual(self.state("anchor", f"--anchor.file={file}"), "fail")
+        file.touch()
+        self.assertEqual(self.state("anchor", f"--anchor.file={file}"), "warn")
+        with tempfile.NamedTemporaryFile(dir="/dev/shm") as other:
+            self.assertEqual(self.state("anchor", f"--anchor.file={other.name}"), "ok")
+            self.assertEqual(self.state("anchor", f"--anchor.file={other.name}", "--root.path=/dev/shm/root"), "warn")
+
     def test_files_that_others_can_read(self):
         file = pathlib.Path(self.folder, "operator.key")
         file.write_text("x")

@@ -16,7 +16,7 @@ from exposition import Exposition, strict
 
 TEXT = "text/plain; version=0.0.4; charset=utf-8"
 OPEN = "application/openmetrics-text; version=1.0.0; charset=utf-8"
-CHECKS = ("db", "migrations", "root_key", "audit", "lease", "tiers", "shutdown")
+CHECKS = ("db", "migrations", "root_key", "anchor", "audit", "lease", "tiers", "shutdown")
 TRACE = "0af7651916cd43dd8448eb211c80319c"
 
 # What scrapers send, and what they must get: 0.0.4, OpenMetrics, or 406. The first three are Prometheus 2.5, 2.42 and 3.

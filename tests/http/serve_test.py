@@ -379,10 +379,14 @@ class Database(unittest.TestCase):
                                ("--http.listen=192.0.2.1:1", r"^fail  http\.listen "),
                                (f"--db.url=host=127.0.0.1 port={postgres.free_port()}", r"^fail  db\.url .*no PostgreSQL"),
                                ("--db.url=:::", r"^fail  db\.url "),
+                               (f"--anchor.file={folder}/none", r"^fail  anchor\.file .*empty file"),
                                ("--state.dir=/dev/null/kvrun", r"^fail  state\.dir .*no folder")):
                 code, text = check(flag)
                 self.assertEqual(code, 1, text)
                 self.assertRegex(text, "(?m)" + line)
+            with tempfile.NamedTemporaryFile(dir=folder) as beside, tempfile.NamedTemporaryFile(dir="/dev/shm") as apart:
+                self.assertRegex(check(f"--anchor.file={beside.name}")[1], r"(?m)^warn  anchor\.file ")
+                self.assertRegex(check(f"--anchor.file={apart.name}")[1], r"(?m)^ok    anchor\.file ")
             self.assertEqual(os.listdir(folder), [], "a check leaves nothing behind")
 
 

@@ -184,14 +184,28 @@ void cert_cases_jws(const char *header, struct kv_bytes payload, const struct kv
     MUST(kv_buf_check(ret_jws));
 }
 
+struct kv_cert_facts cert_cases_anchored(void)
+{
+    static const struct kv_cert_anchor anchor = {
+        .kind = "file", .root.b = {9}, .log_size = UINT64_MAX, .log_root.b = {8}, .written_us = 1796000000000001};
+    struct kv_cert_facts facts = cert_cases_facts();
+    facts.anchor = &anchor;
+    return facts;
+}
+
 void cert_cases_good(const struct cert_cases *cases, struct kv_buf *ret_text)
 {
     const struct kv_cert_facts facts = cert_cases_facts();
+    cert_cases_of(cases, &facts, ret_text);
+}
+
+void cert_cases_of(const struct cert_cases *cases, const struct kv_cert_facts *facts, struct kv_buf *ret_text)
+{
     const struct cert_cases_log log = cert_cases_log(cases);
     struct kv_buf payload, jws;
     kv_buf_init(&payload, 65536);
     kv_buf_init(&jws, 65536);
-    MUST(kv_cert_payload(&facts, &payload));
+    MUST(kv_cert_payload(facts, &payload));
     MUST(kv_cert_jws(kv_buf_bytes(&payload), cases->cert_key, &jws));
     cert_cases_bundle(&log, kv_buf_bytes(&jws), ret_text);
     kv_buf_done(&payload);

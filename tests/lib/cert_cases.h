@@ -31,8 +31,10 @@ struct cert_cases_log cert_cases_log(const struct cert_cases *cases); /* 10 befo
 void cert_cases_bundle(const struct cert_cases_log *log, struct kv_bytes jws, struct kv_buf *ret_text);
 /* A JWS over any header and payload, signed with `key`. */
 void cert_cases_jws(const char *header, struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws);
+struct kv_cert_facts cert_cases_anchored(void); /* the same with an anchor: version 2 of the payload */
 /* A good bundle. */
 void cert_cases_good(const struct cert_cases *cases, struct kv_buf *ret_text);
+void cert_cases_of(const struct cert_cases *cases, const struct kv_cert_facts *facts, struct kv_buf *ret_text);
 /* Writes jwks.json and log.vkey into `folder`. */
 void cert_cases_write_keys(const struct cert_cases *cases, const char *folder);
 

@@ -40,9 +40,11 @@ static void check_verdict(const struct kv_buf *bundle, int failing)
     kv_buf_done(&report.payload);
 }
 
+static bool anchored; /* the payloads that are changed have an anchor */
+
 static void good_payload(struct kv_buf *payload)
 {
-    const struct kv_cert_facts facts = cert_cases_facts();
+    const struct kv_cert_facts facts = anchored ? cert_cases_anchored() : cert_cases_facts();
     kv_buf_init(payload, 65536);
     cr_assert(eq(int, kv_cert_payload(&facts, payload), KV_OK));
 }
@@ -161,6 +163,22 @@ Test(certificate_verify, canonical_form_fails_alone)
     check_payload_change("{\"assurance\"", "{ \"assurance\"", KV_CHECK_CANONICAL);
     check_payload_change("\"assurance\":\"E2\"", "\"assurance\":\"\\u00452\"", KV_CHECK_CANONICAL);
     check_payload_change("\"key_bits\":256", "\"key_bits\":256 ", KV_CHECK_CANONICAL);
+}
+
+/* An anchor and the version that has one come together, and its words are fixed, too. */
+Test(certificate_verify, anchor_makes_version_two)
+{
+    anchored = true;
+    check_payload_change("\"v\":2,", "\"v\":2,", -1);
+    check_payload_change("\"v\":2,", "\"v\":1,", KV_CHECK_CLAIMS);
+    check_payload_change("\"v\":2,", "\"v\":3,", KV_CHECK_CLAIMS);
+    check_payload_change("\"kind\":\"file\",", "", KV_CHECK_CLAIMS);
+    check_payload_change("\"log_size\":\"1", "\"log_size\":\"01", KV_CHECK_CLAIMS);
+    check_payload_change("refuses to open", "refuses to show", KV_CHECK_CLAIMS);
+    check_payload_change("{\"anchor\":{\"at\"", "{\"anchor\":{\"al\":\"x\",\"at\"", KV_CHECK_CLAIMS);
+    check_payload_change("\"anchor\":{", "\"anchos\":{", KV_CHECK_CLAIMS);
+    anchored = false;
+    check_payload_change("\"v\":1,", "\"v\":1,", -1);
 }
 
 Test(certificate_verify, duplicate_members_do_not_pass)

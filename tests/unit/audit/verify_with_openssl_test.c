@@ -69,6 +69,16 @@ Test(verify_with_openssl, agrees_on_every_tampering)
     cr_assert(gt(u32, cert_tamper_each(&cases, check_one, NULL), 30));
 }
 
+Test(verify_with_openssl, accepts_an_anchor)
+{
+    const struct kv_cert_facts facts = cert_cases_anchored();
+    struct kv_buf bundle;
+    kv_buf_init(&bundle, 262144);
+    cert_cases_of(&cases, &facts, &bundle);
+    check_one("an anchor", NULL, &bundle, NULL);
+    kv_buf_done(&bundle);
+}
+
 Test(verify_with_openssl, accepts_the_golden_bundle)
 {
     cr_assert(eq(

@@ -146,11 +146,11 @@ Test(erasure, blocked_request_revokes_too_and_runs_later)
     struct kv_store_erasure list[2];
     size_t count = 9;
     cr_assert(eq(int, IN_TX(pg, request_again(&erasure)), KV_OK), "%s", info.text);
-    cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
+    cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 0));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_BLOCKED_HOLD, KV_ERASURE_FENCED), KV_E_INVALID_REQUEST));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_BLOCKED_HOLD, KV_ERASURE_REQUESTED), KV_OK));
-    cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
+    cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 1));
     cr_assert(eq(u64, list[0].at_us[KV_ERASURE_REQUESTED], T0));
     cr_assert(eq(u64, list[0].at_us[KV_ERASURE_BLOCKED_HOLD], T0 + 1));
@@ -308,7 +308,7 @@ Test(erasure, quarantine_is_reached_from_anywhere_before_certified_and_left_by_n
     size_t count = 9;
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_DESTROYED, KV_ERASURE_QUARANTINED), KV_OK));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_QUARANTINED, KV_ERASURE_REQUESTED), KV_E_INVALID_REQUEST));
-    cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
+    cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 0));
 }
 
@@ -325,7 +325,7 @@ Test(erasure, lists_are_bounded_and_in_order)
     uint64_t open = 0;
     cr_assert(eq(int, kv_store_erasure_count_open(pg, &info, &open), KV_OK));
     cr_assert(eq(u64, open, 3));
-    cr_assert(eq(int, kv_store_erasure_list_open(pg, 2, &info, list, &count), KV_OK));
+    cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 2));
     cr_assert(lt(i64, list[0].revocation_seq, list[1].revocation_seq));
     cr_assert(eq(int, kv_store_erasure_list_batch(pg, &batch, 3, &info, list, &count), KV_OK));
