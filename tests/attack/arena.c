@@ -17,6 +17,7 @@
 struct walk {
     struct copies *copies;
     const struct kv_id *session;
+    int fd;
 };
 
 static void add_copy(struct copies *copies, const struct copy *copy)
@@ -36,15 +37,15 @@ static void take_entry(void *ctx, const struct kv_tier_key *key, uint64_t offset
     struct walk *walk = ctx;
     (void)promised;
     if (walk->session == NULL || kv_id_equal(&key->scope, walk->session)) {
-        const struct copy copy = {.scope = key->scope, .offset = offset, .bytes = bytes};
+        const struct copy copy = {.scope = key->scope, .offset = offset, .bytes = bytes, .fd = walk->fd};
         add_copy(walk->copies, &copy);
     }
 }
 
-static bool is_listed(const struct copies *copies, uint64_t offset)
+static bool is_listed(const struct copies *copies, int fd, uint64_t offset)
 {
     for (size_t i = 0; i < copies->count; i++) {
-        if (copies->list[i].offset == offset) {
+        if (copies->list[i].offset == offset && copies->list[i].fd == fd) {
             return true;
         }
     }
@@ -54,26 +55,32 @@ static bool is_listed(const struct copies *copies, uint64_t offset)
 static void look_at_page(struct walk *walk, const uint8_t *page, size_t len, uint64_t offset)
 {
     struct kv_sealed_context context;
-    if (kv_sealed_peek(KV_BYTES(page, len), &context) != KV_OK || is_listed(walk->copies, offset) ||
+    if (kv_sealed_peek(KV_BYTES(page, len), &context) != KV_OK || is_listed(walk->copies, walk->fd, offset) ||
         (walk->session != NULL && !kv_id_equal(&context.scope, walk->session))) {
         return;
     }
-    const struct copy copy = {
-        .scope = context.scope, .offset = offset, .bytes = kv_sealed_bytes(context.plaintext_length), .leftover = true};
+    if (context.kind != KV_SEALED_BLOCK) {
+        return; /* A node in an image of memory. */
+    }
+    const struct copy copy = {.scope = context.scope,
+                              .offset = offset,
+                              .bytes = kv_sealed_bytes(context.plaintext_length),
+                              .fd = walk->fd,
+                              .leftover = true};
     add_copy(walk->copies, &copy);
 }
 
 /* Holes of a sparse file are passed over; where the file system knows none, everything is read. */
-static void scan_arena(struct walk *walk, uint8_t *buffer)
+static void scan_file(struct walk *walk, uint8_t *buffer)
 {
     off_t at = 0;
     for (;;) {
-        off_t data = lseek(walk->copies->fd, at, SEEK_DATA);
+        off_t data = lseek(walk->fd, at, SEEK_DATA);
         if (data < 0 && errno == ENXIO) {
             return;
         }
         at = data >= 0 ? data - data % (off_t)KV_SEALED_ALIGN : at;
-        ssize_t got = pread(walk->copies->fd, buffer, SCAN_BYTES, at);
+        ssize_t got = pread(walk->fd, buffer, SCAN_BYTES, at);
         if (got <= 0) {
             return;
         }
@@ -85,55 +92,60 @@ static void scan_arena(struct walk *walk, uint8_t *buffer)
     }
 }
 
-static KV_RC open_arena(const char *folder, int *ret_fd)
+static KV_RC scan(struct walk *walk)
 {
-    char path[4096];
-    int len = snprintf(path, sizeof(path), "%s/arena", folder);
-    int fd = len > 0 && (size_t)len < sizeof(path) ? open(path, O_RDONLY | O_CLOEXEC) : -1;
-    if (fd < 0) {
-        return KV_E_IO;
+    uint8_t *buffer = kv_alloc(SCAN_BYTES);
+    if (buffer == NULL) {
+        return KV_E_NO_MEMORY;
     }
+    scan_file(walk, buffer);
+    kv_free(buffer);
+    return KV_OK;
+}
+
+static KV_RC open_file(struct copies *copies, const char *path, int *ret_fd)
+{
+    int fd = copies->fd_count < COPIES_FILES_MAX ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    if (fd < 0) {
+        return copies->fd_count < COPIES_FILES_MAX ? KV_E_IO : KV_E_LIMIT;
+    }
+    copies->fds[copies->fd_count++] = fd;
     *ret_fd = fd;
     return KV_OK;
 }
 
-KV_RC copies_list(const char *folder, const struct kv_id *session, bool leftovers, struct copies *ret_copies)
+KV_RC copies_add_folder(struct copies *copies, const char *folder, const struct kv_id *session, bool leftovers)
 {
-    struct copies copies = {.fd = -1};
-    struct walk walk = {.copies = &copies, .session = session};
-    enum kv_err rc = kv_nvme_walk(folder, take_entry, &walk);
-    if (rc == KV_OK) {
-        rc = open_arena(folder, &copies.fd);
-    }
-    uint8_t *buffer = rc == KV_OK && leftovers ? kv_alloc(SCAN_BYTES) : NULL;
-    if (buffer != NULL) {
-        scan_arena(&walk, buffer);
-        kv_free(buffer);
-    } else if (rc == KV_OK && leftovers) {
-        rc = KV_E_NO_MEMORY;
-    }
-    if (rc != KV_OK) {
-        copies_done(&copies);
-        return rc;
-    }
-    *ret_copies = copies;
-    return KV_OK;
+    struct walk walk = {.copies = copies, .session = session};
+    char path[4096];
+    int len = snprintf(path, sizeof(path), "%s/arena", folder);
+    KV_TRY(len > 0 && (size_t)len < sizeof(path) ? KV_OK : KV_E_IO);
+    KV_TRY(open_file(copies, path, &walk.fd));
+    KV_TRY(kv_nvme_walk(folder, take_entry, &walk));
+    return leftovers ? scan(&walk) : KV_OK;
+}
+
+KV_RC copies_add_file(struct copies *copies, const char *path, const struct kv_id *session)
+{
+    struct walk walk = {.copies = copies, .session = session};
+    KV_TRY(open_file(copies, path, &walk.fd));
+    return scan(&walk);
 }
 
 void copies_done(struct copies *copies)
 {
-    if (copies->fd >= 0) {
-        close(copies->fd);
+    for (size_t i = 0; i < copies->fd_count; i++) {
+        close(copies->fds[i]);
     }
     kv_free(copies->list);
-    *copies = (struct copies){.fd = -1};
+    *copies = (struct copies){0};
 }
 
-static bool read_copy(int fd, const struct copy *copy, uint8_t *target)
+static bool read_copy(const struct copy *copy, uint8_t *target)
 {
     uint64_t done = 0;
     while (done < copy->bytes) {
-        ssize_t got = pread(fd, target + done, (size_t)(copy->bytes - done), (off_t)(copy->offset + done));
+        ssize_t got = pread(copy->fd, target + done, (size_t)(copy->bytes - done), (off_t)(copy->offset + done));
         if (got <= 0) {
             return false;
         }
@@ -142,10 +154,10 @@ static bool read_copy(int fd, const struct copy *copy, uint8_t *target)
     return true;
 }
 
-static void open_one(const struct copies *copies, const struct copy *copy, struct opener *opener, struct tally *tally)
+static void open_one(const struct copy *copy, struct opener *opener, struct tally *tally)
 {
     uint8_t *sealed = kv_alloc((size_t)copy->bytes);
-    bool read = sealed != NULL && read_copy(copies->fd, copy, sealed);
+    bool read = sealed != NULL && read_copy(copy, sealed);
     bool opened = read && opener_try(opener, &copy->scope, KV_BYTES(sealed, (size_t)copy->bytes));
     kv_free(sealed);
     size_t *all = copy->leftover ? &tally->leftovers : &tally->copies;
@@ -155,11 +167,24 @@ static void open_one(const struct copies *copies, const struct copy *copy, struc
     tally->unreadable += read ? 0 : 1;
 }
 
-void copies_open(const struct copies *copies, struct opener *opener, struct tally *ret_tally)
+static int by_scope(const void *a, const void *b)
 {
-    struct tally tally = {0};
-    for (size_t i = 0; i < copies->count; i++) {
-        open_one(copies, &copies->list[i], opener, &tally);
+    const struct copy *one = a, *other = b;
+    return memcmp(one->scope.b, other->scope.b, sizeof(one->scope.b));
+}
+
+void copies_open(struct copies *copies, struct opener *opener, size_t loosely_every, copies_scope_fn *fn, void *ctx)
+{
+    size_t scopes = 0;
+    if (copies->count > 0) {
+        qsort(copies->list, copies->count, sizeof(*copies->list), by_scope);
     }
-    *ret_tally = tally;
+    for (size_t i = 0; i < copies->count; scopes++) {
+        struct tally_of_scope of = {.scope = copies->list[i].scope};
+        opener->loosely = loosely_every > 0 && scopes % loosely_every == 0;
+        for (; i < copies->count && kv_id_equal(&copies->list[i].scope, &of.scope); i++) {
+            open_one(&copies->list[i], opener, &of.tally);
+        }
+        fn(ctx, &of);
+    }
 }

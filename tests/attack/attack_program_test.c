@@ -3,6 +3,7 @@
  */
 #include "dataplane/base/id.h"
 #include "dataplane/io/io.h"
+#include "dataplane/keys/roe_file_format.h"
 #include "dataplane/tier/tier.h"
 #include "tests/attack/world.h"
 
@@ -161,6 +162,57 @@ Test(attack_program, session_without_copies_is_none_of_none)
     cr_assert(eq(str, said, "opened 0 of 0 copies\n"));
 }
 
+Test(attack_program, what_is_in_memory_is_a_root_and_a_tier_as_well)
+{
+    /* The root file as an image of memory: a wrapping key is somewhere in it, nobody says where. The copies in a flat
+     * file. */
+    char arguments[3072], image[KVT_PATH_BYTES], blocks[KVT_PATH_BYTES];
+    static uint8_t page[KV_ROE_FILE_BYTES], zeroes[4096];
+    kvt_path_join(image, world.folder, "image");
+    kvt_path_join(blocks, world.folder, "blocks");
+    cr_assert(eq(sz, kvt_file_read(world.root_path, 0, page, sizeof(page)), sizeof(page)));
+    struct kv_secret *key = NULL;
+    cr_assert(eq(int, kv_roe_slot_key(page + kv_roe_slot_offset(0), &key), KV_OK));
+    FILE *file = fopen(image, "w");
+    cr_assert(file != NULL);
+    fwrite(zeroes, 1, 48, file);
+    fwrite(kv_secret_data(key), 1, 32, file);
+    fclose(file);
+    kv_secret_free(key);
+    file = fopen(blocks, "w");
+    cr_assert(file != NULL);
+    for (size_t i = 0; i < WORLD_SESSIONS; i++) {
+        fwrite(zeroes, 1, sizeof(zeroes), file);
+        fwrite(world.copies[i], 1, world_copy(i).len, file);
+    }
+    fclose(file);
+    snprintf(arguments, sizeof(arguments), "--dump %s --memory %s --blocks %s", dump, image, blocks);
+    cr_assert(eq(int, attack(arguments), 0), "%s", said);
+    cr_assert(eq(str, said, "opened 0 of 0 copies\nopened 3 of 3 leftovers in free space\n"));
+    snprintf(arguments, sizeof(arguments), "--dump %s --memory %s --blocks %s", dump, blocks, blocks);
+    cr_assert(eq(int, attack(arguments), 0), "%s", said);
+    cr_assert(eq(str, said, "opened 0 of 0 copies\nopened 0 of 3 leftovers in free space\n"), "control: no key in it");
+}
+
+Test(attack_program, collects_what_a_later_run_takes_for_raw_bytes)
+{
+    char arguments[3072], loot[KVT_PATH_BYTES], text[KV_ID_TEXT_SIZE], line[KV_ID_TEXT_SIZE + 8];
+    kvt_path_join(loot, world.folder, "loot");
+    snprintf(arguments, sizeof(arguments), "--list-roots --collect %s --dump %s", loot, dump);
+    cr_assert(eq(int, attack(arguments), 0), "%s", said);
+    char *space = strchr(said, ' ');
+    cr_assert(space != NULL && space - said == 32, "an id and what is wrapped: %s", said);
+    cr_assert(eq(int, attack(arguments), 2), "nothing is overwritten");
+    snprintf(arguments, sizeof(arguments), "--raw %s --root %s --arena %s --each", loot, world.root_path, nvme);
+    cr_assert(eq(int, attack(arguments), 0), "%s", said);
+    cr_assert(strstr(said, "opened 3 of 3 copies\n") != NULL, "%s", said);
+    for (size_t i = 0; i < WORLD_SESSIONS; i++) {
+        kv_id_text("ses", &world.sessions[i], text);
+        snprintf(line, sizeof(line), "%s 1 1\n", text);
+        cr_assert(strstr(said, line) != NULL, "%s", said);
+    }
+}
+
 Test(attack_program, unreadable_inputs_and_wrong_calls_exit_with_2)
 {
     char arguments[3072];
@@ -175,6 +227,17 @@ Test(attack_program, unreadable_inputs_and_wrong_calls_exit_with_2)
     cr_assert(eq(int, attack(arguments), 2));
     snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s", world.root_path, world.root_path, nvme);
     cr_assert(eq(int, attack(arguments), 2), "no dump");
+    snprintf(arguments, sizeof(arguments), "--root %s --arena %s", world.root_path, nvme);
+    cr_assert(eq(int, attack(arguments), 2), "no rows at all");
+    snprintf(arguments, sizeof(arguments), "--dump %s --arena %s", dump, nvme);
+    cr_assert(eq(int, attack(arguments), 2), "nothing to open them with");
+    snprintf(arguments, sizeof(arguments), "--dump %s --root %s", dump, world.root_path);
+    cr_assert(eq(int, attack(arguments), 2), "nothing to open");
+    cr_assert(eq(int, attack(with("--raw /nonexistent")), 2));
+    cr_assert(eq(int, attack(with("--memory /nonexistent")), 2));
+    cr_assert(eq(int, attack(with("--blocks /nonexistent")), 2));
+    cr_assert(eq(int, attack(with("--loosely-every 0")), 2));
+    cr_assert(eq(int, attack(with("--loosely-every x")), 2));
     snprintf(arguments, sizeof(arguments), "--dump %s --root %s --arena %s", dump, dump, nvme);
     cr_assert(ne(int, attack(arguments), -1), "no root file: whatever is found, the program ends in order");
     cr_assert(eq(int, attack(with("")), 0), "control");

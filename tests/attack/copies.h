@@ -1,29 +1,28 @@
 /*
- * Copies of sealed blocks, and opening them: every reached secret is taken for the slot secret of the copy's scope.
+ * Copies of sealed blocks, and opening them: every reached secret is taken for the slot secret of the copy's scope; one
+ * from memory, of which nobody knows what it is, for each key on the way as well.
  */
 #ifndef KV_ATTACK_COPIES_H
 #define KV_ATTACK_COPIES_H
 
 #include "tests/attack/reach.h"
 
-struct candidate {
-    bool derived;
-    uint8_t key[32];
-};
-
-/* The block keys that the reached secrets give for one scope of one tenant, derived when they are first tried. */
+/* What the reached secrets give for one scope of one tenant, derived when it is first tried. */
 struct scope_keys {
     struct kv_id tenant, scope;
-    struct candidate *candidates; /* owned; one for each reached secret */
-    size_t good;                  /* which one opened the last copy, tried first */
+    bool *derived;               /* owned; one for each reached secret, like the next */
+    struct quick_key *block_key; /* owned */
+    size_t good;                 /* which one opened the last copy, tried first; reach->count for none */
 };
 
 struct opener {
     const struct loot *loot;
     const struct reach *reach;
-    struct kv_sealer *sealer;  /* owned */
-    struct scope_keys *scopes; /* owned */
-    size_t scope_count;
+    struct kv_sealer *sealer;   /* owned */
+    struct scope_keys keys;     /* of the scope that was tried last: copies come scope by scope */
+    struct quick_key *slot_prk; /* owned; the first step of a derivation is the same for all scopes */
+    bool loosely;               /* secrets from memory are tried, too; the longest part by far */
+    size_t tries;
 };
 
 KV_RC opener_init(struct opener *opener, const struct loot *loot, const struct reach *reach);

@@ -1,6 +1,6 @@
 /*
- * What the attacker holds: rows of the key tree and wrapped roots from dumps of any age, wrapping keys from root files,
- * ids of sessions. Collected once, read only afterwards.
+ * What the attacker holds: rows of the key tree and wrapped roots from dumps of any age or from raw files, wrapping
+ * keys from root files, pieces of memory that may be keys, ids of sessions. Collected once, read only afterwards.
  */
 #ifndef KV_ATTACK_LOOT_H
 #define KV_ATTACK_LOOT_H
@@ -26,6 +26,7 @@ struct loot_root { /* a row of kroot */
 
 struct loot_session {
     struct kv_id id, tenant;
+    int64_t slot; /* -1: not known */
     char state[16];
 };
 
@@ -41,7 +42,9 @@ struct loot {
     struct loot_session *sessions;
     struct loot_key *keys;
     struct kv_id *clusters;
-    size_t node_count, root_count, session_count, key_count, cluster_count;
+    uint8_t (*windows)[32]; /* of memory: each may be a secret. Owned */
+    size_t node_count, root_count, session_count, key_count, cluster_count, window_count;
+    size_t nodes_seen;          /* with those that were there already */
     size_t rows_not_understood; /* rows of our tables with values that could not be read */
 };
 
@@ -49,6 +52,13 @@ void loot_done(struct loot *loot);
 KV_RC loot_add_dump(struct loot *loot, FILE *dump); /* may be called for several dumps */
 /* Slots are read without a lock, whatever their state; KV_E_TRUNCATED when the file is too short to hold one. */
 KV_RC loot_add_root_file(struct loot *loot, FILE *root);
+/* Every 32 bytes at a multiple of 16 that could be random, as is all key material; also a file of secrets, one after
+ * the other. */
+KV_RC loot_add_memory(struct loot *loot, FILE *memory);
+/* What another source found. The bytes are copied; what is there already is passed over. */
+void loot_add_node(struct loot *loot, const struct loot_node *node);
+void loot_add_root(struct loot *loot, const struct loot_root *root);
+void loot_add_cluster(struct loot *loot, const struct kv_id *cluster);
 const struct loot_session *loot_session_find(const struct loot *loot, const struct kv_id *id);
 
 #endif
