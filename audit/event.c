@@ -85,6 +85,12 @@ static KV_RC put_entry(const struct kv_audit_event *event, struct kv_buf *line)
     }
     kv_emit_text(&emit, "op", kv_audit_op_name(event->op));
     kv_emit_text(&emit, "outcome", event->outcome == NULL ? "ok" : event->outcome);
+    if (event->has_policy) {
+        kv_emit_object(&emit, "policy");
+        kv_emit_decimal(&emit, "platform", event->policy_versions[0]);
+        kv_emit_decimal(&emit, "tenant", event->policy_versions[1]);
+        kv_emit_close(&emit);
+    }
     if (!kv_id_is_zero(&event->session)) {
         kv_emit_id(&emit, "session", "ses", &event->session);
     }

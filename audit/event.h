@@ -56,6 +56,8 @@ struct kv_audit_event {
     uint64_t blocks, bytes, duration_us;
     const char *tier;
     struct kv_hash block_root;
+    bool has_policy; /* the versions that decided: the platform's, the tenant's; 0: built in */
+    uint64_t policy_versions[2];
     const char *outcome; /* kv_err_name */
 };
 

@@ -40,9 +40,9 @@ static KV_RC sync_data(int fd)
     return fdatasync(fd) == 0 ? KV_OK : KV_E_IO;
 }
 
-uint64_t kv_journal_group_span(size_t count)
+uint64_t kv_journal_group_span(size_t payload)
 {
-    uint64_t len = KV_JOURNAL_GROUP_HEADER_BYTES + (uint64_t)count * KV_JOURNAL_RECORD_BYTES;
+    uint64_t len = KV_JOURNAL_GROUP_HEADER_BYTES + (uint64_t)payload;
     return (len + KV_JOURNAL_PAGE - 1) / KV_JOURNAL_PAGE * KV_JOURNAL_PAGE;
 }
 
@@ -108,7 +108,7 @@ KV_RC kv_journal_files_write(struct kv_journal_files *files, size_t count, uint6
 {
     KV_ASSERT(count <= KV_JOURNAL_GROUP_RECORDS_MAX);
     struct kv_journal_file *file = &files->file[files->current];
-    uint64_t span = kv_journal_group_span(count);
+    uint64_t span = kv_journal_group_span(count * KV_JOURNAL_RECORD_BYTES);
     encode_group_header(file, count, shipped, files->group);
     size_t used = KV_JOURNAL_GROUP_HEADER_BYTES + count * KV_JOURNAL_RECORD_BYTES;
     memset(files->group + used, 0, (size_t)span - used);

@@ -16,8 +16,8 @@
 
 extern const char *const kv_journal_file_names[2];
 
-/* Bytes that a group of `count` records takes, up to the next page. */
-uint64_t kv_journal_group_span(size_t count);
+/* Bytes that a group with so many bytes of records takes, up to the next page. */
+uint64_t kv_journal_group_span(size_t payload);
 /* Empties file `which`, gives it a header with the next generation, makes it the current one. */
 KV_RC kv_journal_file_begin(struct kv_journal_files *files, unsigned which, uint64_t base_seq, uint64_t shipped);
 

@@ -18,8 +18,10 @@ void kv_journal_record_encode(const struct kv_journal_record *record, uint8_t ta
     kv_write_u64(&writer, transfer->bytes);
     kv_write_u64(&writer, transfer->realtime_us);
     kv_write_u32(&writer, transfer->duration_us);
-    kv_write_u32(&writer, 0);
+    kv_write_u32(&writer, transfer->has_policy ? 1 : 0);
     kv_write_raw(&writer, record->block_root.b, sizeof(record->block_root.b));
+    kv_write_u64(&writer, transfer->has_policy ? transfer->policy_versions[0] : 0);
+    kv_write_u64(&writer, transfer->has_policy ? transfer->policy_versions[1] : 0);
     KV_ASSERT(!writer.failed && kv_writer_len(&writer) == KV_JOURNAL_RECORD_BYTES);
 }
 
@@ -39,15 +41,19 @@ KV_RC kv_journal_record_decode(const uint8_t source[KV_JOURNAL_RECORD_BYTES], st
     transfer->bytes = kv_read_u64(&reader);
     transfer->realtime_us = kv_read_u64(&reader);
     transfer->duration_us = kv_read_u32(&reader);
-    uint32_t reserved = kv_read_u32(&reader);
+    uint32_t has_policy = kv_read_u32(&reader);
     kv_read_raw(&reader, record.block_root.b, sizeof(record.block_root.b));
+    transfer->policy_versions[0] = kv_read_u64(&reader);
+    transfer->policy_versions[1] = kv_read_u64(&reader);
+    bool stray = has_policy == 0 && (transfer->policy_versions[0] != 0 || transfer->policy_versions[1] != 0);
     if (!kv_reader_done(&reader) || kind < KV_RECORD_OFFLOAD || kind > KV_RECORD_DROP || tier > KV_TIER_OBJECT ||
-        outcome >= KV_E_COUNT || reserved != 0) {
+        outcome >= KV_E_COUNT || has_policy > 1 || stray) {
         return KV_E_CORRUPT;
     }
     transfer->kind = (enum kv_record_kind)kind;
     transfer->tier = (enum kv_tier_id)tier;
     transfer->outcome = (enum kv_err)outcome;
+    transfer->has_policy = has_policy == 1;
     *ret_record = record;
     return KV_OK;
 }

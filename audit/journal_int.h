@@ -9,7 +9,8 @@
 #include <sys/types.h>
 
 #define KV_JOURNAL_PAGE 4096u
-#define KV_JOURNAL_RECORD_BYTES 120u
+#define KV_JOURNAL_RECORD_BYTES 136u
+#define KV_JOURNAL_OLD_RECORD_BYTES 120u /* of files that go back to before policies were recorded */
 #define KV_JOURNAL_GROUP_HEADER_BYTES 48u
 #define KV_JOURNAL_GROUP_BYTES_MAX 65536u
 #define KV_JOURNAL_GROUP_RECORDS_MAX \

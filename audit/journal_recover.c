@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 struct group {
-    size_t count;
+    size_t count, payload; /* records, and their bytes */
     uint64_t generation, first_seq, shipped;
 };
 
@@ -45,12 +45,14 @@ static bool decode_group_header(const uint8_t *bytes, struct group *ret_group, u
     uint32_t crc = kv_read_u32(&reader);
     uint32_t payload = kv_read_u32(&reader);
     uint32_t count = kv_read_u32(&reader);
-    struct group group = {.count = count};
+    struct group group = {.count = count, .payload = payload};
     group.generation = kv_read_u64(&reader);
     group.first_seq = kv_read_u64(&reader);
     group.shipped = kv_read_u64(&reader);
-    if (magic != KV_JOURNAL_GROUP_MAGIC || count > KV_JOURNAL_GROUP_RECORDS_MAX ||
-        payload != count * KV_JOURNAL_RECORD_BYTES || kv_read_u64(&reader) != 0) {
+    bool fits = payload <= KV_JOURNAL_GROUP_BYTES_MAX - KV_JOURNAL_GROUP_HEADER_BYTES &&
+                (payload == (uint64_t)count * KV_JOURNAL_RECORD_BYTES ||
+                 payload == (uint64_t)count * KV_JOURNAL_OLD_RECORD_BYTES);
+    if (magic != KV_JOURNAL_GROUP_MAGIC || !fits || kv_read_u64(&reader) != 0) {
         return false;
     }
     *ret_group = group;
@@ -72,7 +74,7 @@ static KV_RC read_group(struct kv_journal_files *files, const struct kv_journal_
         group.generation != file->generation) {
         return KV_OK;
     }
-    size_t payload = group.count * KV_JOURNAL_RECORD_BYTES;
+    size_t payload = group.payload;
     KV_TRY(read_at(file->fd, files->group + KV_JOURNAL_GROUP_HEADER_BYTES, payload,
                    offset + KV_JOURNAL_GROUP_HEADER_BYTES, &len));
     if (len < payload || crc != kv_crc32c(0, files->group + KV_JOURNAL_GROUP_CRC_FROM,
@@ -162,7 +164,7 @@ static KV_RC scan_file(struct kv_journal_files *files, struct kv_journal_file *f
             return kv_fail(info, KV_E_CORRUPT, "%s leaves out record numbers; keep the folder for inquiry", name);
         }
         file->end_seq += group.count;
-        file->size += kv_journal_group_span(group.count);
+        file->size += kv_journal_group_span(group.payload);
         files->shipped_on_disk = group.shipped > files->shipped_on_disk ? group.shipped : files->shipped_on_disk;
     }
     if (!found) {
@@ -298,9 +300,12 @@ KV_RC kv_journal_files_open(const char *folder, struct kv_errinfo *info, struct 
 static KV_RC replay_group(struct kv_journal_files *files, const struct group *group,
                           KV_RC (*on_record)(void *ctx, const uint8_t *record), void *ctx)
 {
+    const size_t size = group->count == 0 ? 0 : group->payload / group->count;
     for (size_t i = 0; i < group->count; i++) {
+        uint8_t record[KV_JOURNAL_RECORD_BYTES] = {0}; /* an older one is the same with zeroes behind it */
         if (group->first_seq + i > files->shipped_on_disk) {
-            KV_TRY(on_record(ctx, files->group + KV_JOURNAL_GROUP_HEADER_BYTES + i * KV_JOURNAL_RECORD_BYTES));
+            memcpy(record, files->group + KV_JOURNAL_GROUP_HEADER_BYTES + i * size, size);
+            KV_TRY(on_record(ctx, record));
         }
     }
     return KV_OK;
@@ -320,7 +325,7 @@ KV_RC kv_journal_files_replay(struct kv_journal_files *files, KV_RC (*on_record)
                 return KV_E_CORRUPT;
             }
             KV_TRY(replay_group(files, &group, on_record, ctx));
-            offset += kv_journal_group_span(group.count);
+            offset += kv_journal_group_span(group.payload);
         }
     }
     return KV_OK;

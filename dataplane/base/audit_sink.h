@@ -19,6 +19,8 @@ struct kv_transfer_record {
     uint64_t realtime_us;
     uint32_t duration_us;
     enum kv_err outcome;
+    bool has_policy;                     /* it was decided by these versions of policies: */
+    uint64_t policy_versions[2];         /* the platform's and the tenant's; 0: the built-in one */
     const struct kv_block_id *block_ids; /* borrowed for the call: hashed into one Merkle root */
 };
 

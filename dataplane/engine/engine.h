@@ -79,6 +79,8 @@ struct kv_transfer {
     const uint32_t *slots;
     uint32_t tiers_allowed; /* mask of 1 << kv_tier_id, from the policy */
     struct kv_transfer_limits limits;
+    bool has_policy; /* for its record, see audit_sink.h */
+    uint64_t policy_versions[2];
     uint64_t deadline_ns; /* blocks not begun by then end as TIMEOUT; those begun are finished */
     uint8_t trace[16];    /* W3C trace id of the request, for exemplars; zero: none */
     /* out */

@@ -94,6 +94,8 @@ KV_RC kv_op_record(struct lane *lane, struct op *op, uint32_t blocks, enum kv_ti
         .realtime_us = lane->env->realtime_us(lane->env->ctx),
         .duration_us = (uint32_t)((kv_now_ns(lane->env) - op->started_ns) / 1000),
         .outcome = KV_OK,
+        .has_policy = transfer->has_policy,
+        .policy_versions = {transfer->policy_versions[0], transfer->policy_versions[1]},
         .block_ids = op->recorded_ids,
     };
     enum kv_err rc = lane->sink->append(lane->sink->ctx, &record, &op->record_seq);

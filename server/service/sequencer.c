@@ -97,21 +97,24 @@ static KV_RC ship_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_j
                                            [KV_RECORD_RESTORE] = KV_AUDIT_RESTORE,
                                            [KV_RECORD_INTEGRITY] = KV_AUDIT_INTEGRITY,
                                            [KV_RECORD_DROP] = KV_AUDIT_INTEGRITY};
-    struct kv_audit_event event = {.op = ops[record->record.kind],
-                                   .realtime_us = record->record.realtime_us,
-                                   .tenant = record->record.tenant,
-                                   .session = record->record.scope,
-                                   .actor_role = "system",
-                                   .subject = record->record.op,
-                                   .subject_prefix = "opr",
-                                   .has_transfer = true,
-                                   .instance_seq = record->seq,
-                                   .blocks = record->record.blocks,
-                                   .bytes = record->record.bytes,
-                                   .duration_us = record->record.duration_us,
-                                   .tier = tier_name(record->record.tier),
-                                   .block_root = record->block_root,
-                                   .outcome = kv_err_name(record->record.outcome)};
+    struct kv_audit_event event = {
+        .op = ops[record->record.kind],
+        .realtime_us = record->record.realtime_us,
+        .tenant = record->record.tenant,
+        .session = record->record.scope,
+        .actor_role = "system",
+        .subject = record->record.op,
+        .subject_prefix = "opr",
+        .has_transfer = true,
+        .instance_seq = record->seq,
+        .blocks = record->record.blocks,
+        .bytes = record->record.bytes,
+        .duration_us = record->record.duration_us,
+        .tier = tier_name(record->record.tier),
+        .block_root = record->block_root,
+        .has_policy = record->record.has_policy,
+        .policy_versions = {record->record.policy_versions[0], record->record.policy_versions[1]},
+        .outcome = kv_err_name(record->record.outcome)};
     return svc_audit(svc, pg, &event, KV_BYTES(NULL, 0), info);
 }
 

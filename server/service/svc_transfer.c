@@ -48,6 +48,7 @@ struct prepared {
     struct kv_block_id *ids; /* owned */
     uint32_t tiers_allowed;
     struct kv_transfer_limits limits;
+    uint64_t versions[2]; /* of the policies that decided */
 };
 
 static void prepared_done(struct prepared *prepared)
@@ -93,6 +94,7 @@ static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const st
     KV_TRY(svc_rules_transfer(call, session, names, &facts, &verdict));
     prepared->tiers_allowed = verdict.tiers_allowed;
     limits_of(&verdict.bounds, &prepared->limits);
+    memcpy(prepared->versions, verdict.bounds.versions, sizeof prepared->versions);
     return KV_OK;
 }
 
@@ -194,6 +196,8 @@ static KV_RC transfer(struct kv_call *call, const struct prepared *prepared, enu
                                    .slots = in->slots,
                                    .tiers_allowed = prepared->tiers_allowed,
                                    .limits = prepared->limits,
+                                   .has_policy = true,
+                                   .policy_versions = {prepared->versions[0], prepared->versions[1]},
                                    .deadline_ns = kv_now_ns(call->svc->env) + wait_ms * KV_MS_NS,
                                    .results = out->results,
                                    .tiers = out->tiers};

@@ -198,6 +198,7 @@ class Audit(rig.Suite):
         admin = self.server.key(tenant, "tenant_admin")
         for _ in range(9):
             self.server.session(admin)
+        rig.wait_for("a head", lambda: self.server.call("GET", "/v1/audit/checkpoint", admin).status == 200)
         size = rig.wait_for("the head", lambda: (lambda s: s >= 10 and s)(self.verify(admin, {"full": True})["size"]))
         for range_ in ((0, 1), (0, size), (1, 2), (3, 7), (4, 8), (size - 1, size)):
             report = self.verify(admin, dict(zip(("from", "to"), range_)))

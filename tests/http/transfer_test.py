@@ -54,6 +54,28 @@ class Transfers(rig.Suite):
         self.assertEqual(answer["contiguous_blocks"], 3)
         self.assertEqual(answer["bytes"], sum(map(len, pages)))
 
+    def test_a_record_names_the_versions_of_the_policies_that_decided(self):
+        def versions(session):
+            def entries():
+                answer = self.server.call("GET", f"/v1/audit/entries?session_id={session}&limit=200", self.auditor)
+                found = [json.loads(entry["entry"]) for entry in answer.json()["data"] if entry["op"].startswith("block.")]
+                return len(found) == 2 and found
+            return [entry["policy"] for entry in rig.wait_for("both entries", entries)]
+
+        def now():
+            platform = self.server.call("GET", "/v1/platform/policy", self.server.operator).json()["version"]
+            tenant = self.server.call("GET", f"/v1/tenants/{self.tenant}/policy", self.admin).json()["version"]
+            return {"platform": str(platform), "tenant": str(tenant)}
+
+        for size in (60000000, 50000000):
+            policy = {"tiers": {"dram": {}, "nvme": {}}, "max_block_bytes": size}
+            put = self.server.call("PUT", f"/v1/tenants/{self.tenant}/policy", self.admin, policy)
+            self.assertEqual(put.status, 200, put)
+            session, pages = self.stored()
+            self.restored(session, pages)
+            self.assertEqual(versions(session), [now()] * 2)
+            self.assertEqual(now()["tenant"], str(put.json()["version"]))
+
     def test_what_was_moved_is_known_by_hours_after_a_restart_too(self):
         def moved(window="1h"):
             answer = self.server.call("GET", f"/v1/tenants/{self.tenant}/usage?window={window}", self.admin)

@@ -52,6 +52,28 @@ Test(event, bytes_of_a_transfer_are_stable)
     kv_buf_done(&line);
 }
 
+Test(event, versions_of_policies_stand_where_they_decided)
+{
+    struct kv_buf line;
+    struct kv_audit_event event = sample();
+    kv_buf_init(&line, 8192);
+    event.policy_versions[1] = 9; /* without has_policy nothing is said */
+    cr_assert(eq(int, kv_audit_encode(&event, &line), KV_OK));
+    cr_assert(strstr((char *)line.data, "policy") == NULL);
+    kv_buf_reset(&line);
+    event.has_policy = true;
+    event.policy_versions[1] = UINT64_MAX;
+    cr_assert(eq(int, kv_audit_encode(&event, &line), KV_OK));
+    cr_assert(strstr((char *)line.data, "\"outcome\":\"ok\",\"policy\":{\"platform\":\"0\",\"tenant\":"
+                                        "\"18446744073709551615\"},\"session\":") != NULL);
+    check_is_canonical(&line);
+    struct kv_audit_facts facts;
+    cr_assert(eq(int, kv_audit_facts(kv_buf_bytes(&line), &facts), KV_OK));
+    cr_expect(eq(str, facts.op, "block.offload"));
+    cr_expect(eq(int, memcmp(facts.session.b, event.session.b, 16), 0));
+    kv_buf_done(&line);
+}
+
 Test(event, every_operation_has_a_name_and_gives_its_canonical_form)
 {
     for (int op = KV_AUDIT_TENANT_CREATE; op <= KV_AUDIT_KEY_RECOVER; op++) {

@@ -84,6 +84,8 @@ static enum kv_err append(uint64_t number, uint64_t *seq)
                                               .realtime_us = number * 10,
                                               .duration_us = 7,
                                               .outcome = KV_E_NO_SPACE,
+                                              .has_policy = number % 2 == 0,
+                                              .policy_versions = {number % 2 == 0 ? number : 0, 7 * (number % 2 == 0)},
                                               .block_ids = ids,
                                               .op = {{1}},
                                               .tenant = {{2}},
@@ -110,6 +112,8 @@ static void append_durably(uint64_t from, uint64_t to)
     await_durable(seq);
 }
 
+static bool without_policies; /* the records are of a time when nobody recorded them */
+
 /* The records `from` to `to`, numbered from `first_seq`, are what there is to ship. */
 static void check_pending(uint64_t first_seq, uint64_t from, uint64_t to)
 {
@@ -127,6 +131,10 @@ static void check_pending(uint64_t first_seq, uint64_t from, uint64_t to)
         cr_assert(eq(u64, records[i].record.realtime_us, (from + i) * 10));
         cr_assert(eq(int, (int)records[i].record.outcome, KV_E_NO_SPACE));
         cr_assert(eq(int, records[i].record.tenant.b[0], 2));
+        bool has_policy = !without_policies && (from + i) % 2 == 0;
+        cr_assert(eq(int, records[i].record.has_policy, has_policy));
+        cr_assert(eq(u64, records[i].record.policy_versions[0], has_policy ? from + i : 0));
+        cr_assert(eq(u64, records[i].record.policy_versions[1], has_policy ? 7 : 0));
         cr_assert(records[i].record.block_ids == NULL);
         cr_assert(eq(int, memcmp(records[i].block_root.b, root.b, 32), 0));
     }
@@ -202,6 +210,78 @@ Test(journal, a_close_writes_what_was_only_queued)
     }
     reopen();
     check_pending(1, 1, 700);
+}
+
+/* --- files of the time before policies were recorded --- */
+
+/* One group of `page`, whose records become shorter and say nothing of policies. Returns its new length. */
+static size_t make_old_group(const uint8_t *group, uint8_t *target)
+{
+    struct kv_reader reader = kv_reader_of(KV_BYTES(group + 8, 8));
+    uint32_t payload = kv_read_u32(&reader), count = kv_read_u32(&reader);
+    cr_assert(eq(u32, payload, count * KV_JOURNAL_RECORD_BYTES));
+    memcpy(target, group, KV_JOURNAL_GROUP_HEADER_BYTES);
+    for (uint32_t i = 0; i < count; i++) {
+        uint8_t *record = target + KV_JOURNAL_GROUP_HEADER_BYTES + i * KV_JOURNAL_OLD_RECORD_BYTES;
+        memcpy(record, group + KV_JOURNAL_GROUP_HEADER_BYTES + i * KV_JOURNAL_RECORD_BYTES,
+               KV_JOURNAL_OLD_RECORD_BYTES);
+        memset(record + 84, 0, 4);
+    }
+    uint32_t len = count * KV_JOURNAL_OLD_RECORD_BYTES;
+    struct kv_writer writer = kv_writer_of(target + 8, 4);
+    kv_write_u32(&writer, len);
+    writer = kv_writer_of(target + 4, 4);
+    kv_write_u32(&writer, kv_crc32c(0, target + 8, KV_JOURNAL_GROUP_HEADER_BYTES - 8 + len));
+    return KV_JOURNAL_GROUP_HEADER_BYTES + len;
+}
+
+static size_t whole_pages(size_t len)
+{
+    return (len + KV_JOURNAL_PAGE - 1) / KV_JOURNAL_PAGE * KV_JOURNAL_PAGE;
+}
+
+static void make_old_file(const char *path)
+{
+    static uint8_t now[1 << 20], then[1 << 20];
+    FILE *file = fopen(path, "r+");
+    cr_assert(file != NULL);
+    size_t len = fread(now, 1, sizeof now, file), to = KV_JOURNAL_PAGE;
+    memcpy(then, now, KV_JOURNAL_PAGE);
+    for (size_t from = KV_JOURNAL_PAGE; from < len;) {
+        struct kv_reader reader = kv_reader_of(KV_BYTES(now + from + 8, 4));
+        size_t old = make_old_group(now + from, then + to);
+        from += whole_pages(KV_JOURNAL_GROUP_HEADER_BYTES + kv_read_u32(&reader));
+        to += whole_pages(old);
+    }
+    rewind(file);
+    cr_assert(eq(sz, fwrite(then, 1, to, file), to));
+    cr_assert(eq(int, fclose(file), 0));
+    cr_assert(eq(int, truncate(path, (off_t)to), 0));
+}
+
+Test(journal, records_of_a_time_without_policies_come_back_and_new_ones_go_behind_them)
+{
+    uint64_t seq = 0;
+    open_journal();
+    append_durably(1, 3);
+    for (uint64_t i = 4; i <= 700; i++) {
+        cr_assert(eq(int, append(i, &seq), KV_OK));
+    }
+    kv_journal_close(journal);
+    make_old_file(files[0]);
+    open_journal();
+    without_policies = true;
+    check_pending(1, 1, 700);
+    cr_assert(eq(int, kv_journal_shipped(journal, 698), KV_OK));
+    cr_assert(eq(int, append(701, &seq), KV_OK));
+    await_durable(1);
+    reopen();
+    check_pending(699, 699, 701);
+    cr_assert(eq(int, kv_journal_shipped(journal, 701), KV_OK));
+    append_durably(702, 704);
+    without_policies = false;
+    reopen();
+    check_pending(702, 702, 704);
 }
 
 Test(journal, more_than_is_durable_cannot_be_shipped)
