@@ -237,6 +237,15 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
                                       .lag_max_ns = svc->conf.journal_lag_max_ns,
                                       .env = svc->env};
     KV_TRY(kv_journal_open(&journal, info, &svc->journal));
+    return KV_OK;
+}
+
+/* Taking hold of much memory, and reading back what nvme has, takes its time: after whatever can fail at once, and
+ * after the database has answered. */
+static KV_RC start_engine(struct kv_svc *svc, struct kv_errinfo *info)
+{
+    kv_log(KV_LOG_INFO, "service", "opening-tiers", KV_FU("dram_bytes", svc->conf.engine.dram_bytes),
+           KV_FU("nvme_bytes", svc->conf.engine.nvme_bytes));
     svc->conf.engine.keyring = svc->keyring;
     svc->conf.engine.sink = kv_journal_sink(svc->journal);
     svc->conf.engine.env = svc->env;
@@ -313,7 +322,6 @@ static KV_RC check_journal(struct kv_svc *svc, struct kv_pg *pg, struct kv_errin
 
 static KV_RC start_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
-    KV_TRY(wait_for_database(svc, pg, info));
     KV_TRY(kv_migrate(pg, svc->conf.migrate_auto ? KV_MIGRATE_AUTO : KV_MIGRATE_CHECK, info, NULL));
     atomic_store(&svc->migrated, true);
     struct cluster_tx tx = {.svc = svc};
@@ -366,10 +374,12 @@ static KV_RC start_threads(struct kv_svc *svc, struct kv_errinfo *info)
 static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
 {
     KV_TRY(start_local(svc, info));
-    KV_TRY(svc_metrics_start(svc));
     struct kv_pg *pg = NULL;
     KV_TRY(svc_pg_open(svc, "kvrun/start", info, &pg));
-    enum kv_err rc = start_database(svc, pg, info);
+    enum kv_err rc = wait_for_database(svc, pg, info);
+    rc = rc == KV_OK ? start_engine(svc, info) : rc;
+    rc = rc == KV_OK ? svc_metrics_start(svc) : rc;
+    rc = rc == KV_OK ? start_database(svc, pg, info) : rc;
     if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
         rc = svc_arena_start(svc, pg, info);
     }

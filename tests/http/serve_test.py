@@ -323,6 +323,9 @@ class Database(unittest.TestCase):
             self.assertLess(time.monotonic() - begun, 55)
             self.assertRegex(done.stderr, r"(?m)^kvrun: no PostgreSQL answered at db\.url within 2 s: start it there")
             self.assertNotIn("hunter2", done.stderr)
+            events = [json.loads(line)["event"] for line in done.stderr.splitlines() if line.startswith("{")]
+            self.assertIn("waiting-for-database", events)
+            self.assertNotIn("opening-tiers", events, "before the database answered, no memory is taken hold of")
 
     def test_started_before_its_database(self):
         database = postgres.Postgres()
