@@ -49,7 +49,7 @@ KV_RC kv_svc_session_get(struct kv_call *call, const struct kv_id *session, bool
 struct kv_session_filter {
     const char *external_id, *state, *model;   /* NULL: any */
     const struct kv_label *label;              /* NULL: any */
-    uint64_t idle_before_us, created_after_us; /* 0: any; idle as it is recorded, to the minute */
+    uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as memory here and the log know */
 };
 /* `ret_list` has room for KV_MAX_PAGE_ITEMS. Erased ones are listed, too. */
 KV_RC kv_svc_session_list(struct kv_call *call, const struct kv_session_filter *filter, struct kv_page *page,

@@ -105,6 +105,10 @@ static KV_RC list_rows(struct kv_call *call, const struct kv_session_filter *fil
         KV_TRY(svc_external_lookup(call, filter->external_id, &known, hmac));
         wanted.external_hmac = hmac;
     }
+    if (filter->idle_before_us != 0 && atomic_load(&call->svc->quarantine) == NULL) {
+        /* What only memory knows of is a use, too: it is written first. */
+        KV_TRY(svc_use_settle(call->svc, call->pg, &call->who.tenant, filter->idle_before_us, &call->info));
+    }
     if (!known) {
         page->more = false;
         *ret_count = 0;

@@ -178,11 +178,16 @@ KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const 
     return kv_pg_fetch_one(pg, &one, fill, ret_session, info);
 }
 
+/* A transfer's entry is durable before the transfer is answered, so it tells of uses that a crash took from memory. */
+#define LAST_MOVED                                                                                            \
+    "(SELECT l.at FROM audit_leaf l WHERE l.session_id = s.id AND l.op IN ('block.offload', 'block.restore')" \
+    " ORDER BY l.idx DESC LIMIT 1)"
 #define LIST_SESSIONS                                                                                  \
     SELECT_SESSION "WHERE s.tenant_id = $1 AND ($2::bytea IS NULL OR s.external_hmac = $2)"            \
                    " AND ($3::text IS NULL OR s.labels @> jsonb_build_object($3, $4::text))"           \
                    " AND ($5::text IS NULL OR s.state = $5) AND ($6::text IS NULL OR s.model_id = $6)" \
-                   " AND ($7::timestamptz IS NULL OR coalesce(s.last_used_at, s.created_at) < $7)"     \
+                   " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND" \
+                   " coalesce(" LAST_MOVED " < $7, true)))"                                            \
                    " AND ($8::timestamptz IS NULL OR s.created_at > $8)"
 
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,

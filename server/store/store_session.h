@@ -62,7 +62,7 @@ struct kv_store_session_filter {
     const uint8_t *external_hmac;              /* 32 bytes; NULL: any */
     const struct kv_label *label;              /* NULL: any */
     const char *state, *model;                 /* NULL: any */
-    uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as it is recorded */
+    uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as rows and the log say */
 };
 /* One page; `ret_list` has room for page->limit + 1. */
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,

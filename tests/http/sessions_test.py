@@ -144,6 +144,17 @@ class Sessions(rig.Suite):
         self.assertEqual(self.call("GET", query + "2020-01-01T00:00:00Z").json()["data"], [])
         self.assertEqual([s["id"] for s in self.call("GET", query + ahead(hours=1)).json()["data"]], [session])
 
+    def test_one_used_since_as_only_memory_knows_is_not_among_them(self):
+        used, idle = (self.make(labels={"idle": "memory"})["id"] for _ in range(2))
+        query = "/v1/sessions?label=idle:memory&idle_before="
+        self.call("POST", f"/v1/sessions/{used}:touch")  # the row knows of a use just now: the next is noted in memory alone
+        engine = Engine(self.server, self.engine, name="memory").open_pool().beat()
+        engine.fill(0, "x")
+        before = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        self.assertEqual(engine.offload(used, ["x"], [0]).status, 200)
+        self.assertEqual([s["id"] for s in self.call("GET", query + before).json()["data"]], [idle])
+        self.assertEqual({s["id"] for s in self.call("GET", query + ahead(hours=1)).json()["data"]}, {used, idle})
+
     # --- changes
 
     def test_a_lifetime_gets_shorter_only(self):
