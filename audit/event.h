@@ -38,6 +38,7 @@ enum kv_audit_op {
     KV_AUDIT_OPERATION_CANCEL,
     KV_AUDIT_TIER_UPDATE,
     KV_AUDIT_KEY_RECOVER,
+    KV_AUDIT_ROOT_ACCEPT_LOSS,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

@@ -102,6 +102,12 @@ static int recover(struct kv_conf *conf, const enum kv_conf_origin *origins, int
     return kv_serve_recover(conf);
 }
 
+static int accept_loss(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
+{
+    (void)origins;
+    return kv_serve_accept_loss(conf, argc, argv);
+}
+
 static int doctor(struct kv_conf *conf, const enum kv_conf_origin *origins, int argc, char **argv)
 {
     (void)origins;
@@ -124,6 +130,7 @@ static const struct kv_cli_hook hooks[] = {
     {"doctor", doctor},
     {"bench", bench},
     {"keys recover", recover},
+    {"root accept-loss", accept_loss},
     {NULL, NULL},
 };
 

@@ -152,6 +152,15 @@ static struct kv_roe_transit_conf transit_conf(const struct kv_conf *conf)
                                         .backup_window_s = conf->root_transit_backup_window_ms / 1000};
 }
 
+struct kv_roe_conf serve_roe_conf(const struct kv_conf *conf, const char *root_path)
+{
+    return (struct kv_roe_conf){.provider = conf->root_provider,
+                                .path = root_path,
+                                .pkcs11 = pkcs11_conf(conf),
+                                .transit = transit_conf(conf),
+                                .env = &kv_env_system};
+}
+
 static KV_RC start_service(struct server *server)
 {
     const struct kv_conf *conf = server->conf;

@@ -28,4 +28,7 @@ int kv_serve_migrate(const struct kv_conf *conf);
 /* Makes an operator key and puts it into state.dir/operator.key, with or without a server that runs. Exit code. */
 int kv_serve_recover(const struct kv_conf *conf);
 
+/* Gives up the sessions of a root that is gone. Exit code. */
+int kv_serve_accept_loss(const struct kv_conf *conf, int argc, char **argv);
+
 #endif

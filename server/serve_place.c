@@ -98,28 +98,35 @@ static KV_RC choose_sockets(struct server *server)
 
 /* Before anything in the folder is touched: a second server would take the first one's sockets away. It goes with the
  * process, however that ends. */
-static KV_RC lock_state(struct server *server)
+KV_RC serve_lock_state(const char *state, const struct kv_env *env, struct kv_errinfo *info, int *ret_fd)
 {
     char path[KV_CONF_TEXT_SIZE + 32];
-    snprintf(path, sizeof path, "%.1000s/lock", server->state);
-    server->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-    if (server->lock_fd < 0) {
-        return kv_fail(&server->info, KV_E_IO, "cannot write in state.dir: %s; set it to a folder of this user",
+    snprintf(path, sizeof path, "%.1000s/lock", state);
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (fd < 0) {
+        return kv_fail(info, KV_E_IO, "cannot write in state.dir: %s; set it to a folder of this user",
                        strerror(errno));
     }
-    uint64_t deadline = kv_now_ns(server->env) + LOCK_WAIT_MS * KV_MS_NS;
-    bool locked = flock(server->lock_fd, LOCK_EX | LOCK_NB) == 0;
-    while (!locked && kv_now_ns(server->env) < deadline) { /* one that was killed takes a moment to be gone */
+    uint64_t deadline = kv_now_ns(env) + LOCK_WAIT_MS * KV_MS_NS;
+    bool locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
+    while (!locked && kv_now_ns(env) < deadline) { /* one that was killed takes a moment to be gone */
         struct timespec pause = {.tv_nsec = 20 * 1000 * 1000};
         nanosleep(&pause, NULL);
-        locked = flock(server->lock_fd, LOCK_EX | LOCK_NB) == 0;
+        locked = flock(fd, LOCK_EX | LOCK_NB) == 0;
     }
     if (!locked) {
-        return kv_fail(&server->info, KV_E_INVALID_STATE,
-                       "another kvrun runs on %.60s: stop it, or set state.dir to another folder",
-                       server->conf->state_dir);
+        close(fd);
+        return kv_fail(info, KV_E_INVALID_STATE,
+                       "another kvrun runs on %.60s: stop it, or set state.dir to another folder", state);
     }
+    *ret_fd = fd;
     return KV_OK;
+}
+
+void serve_root_path(const struct kv_conf *conf, const char *state, char ret_path[KV_CONF_TEXT_SIZE + 16])
+{
+    bool given = conf->root_path[0] != '\0';
+    snprintf(ret_path, KV_CONF_TEXT_SIZE + 16, "%.1000s%s", given ? conf->root_path : state, given ? "" : "/root");
 }
 
 KV_RC serve_choose_places(struct server *server)
@@ -129,9 +136,8 @@ KV_RC serve_choose_places(struct server *server)
     if (realpath(conf->state_dir, server->state) == NULL || strlen(server->state) > KV_CONF_TEXT_SIZE - 64) {
         return kv_fail(&server->info, KV_E_CONFIG, "state.dir cannot be resolved, or its path is too long");
     }
-    KV_TRY(lock_state(server));
-    snprintf(server->root_path, sizeof server->root_path, "%.1000s%s",
-             conf->root_path[0] != '\0' ? conf->root_path : server->state, conf->root_path[0] != '\0' ? "" : "/root");
+    KV_TRY(serve_lock_state(server->state, server->env, &server->info, &server->lock_fd));
+    serve_root_path(conf, server->state, server->root_path);
     snprintf(server->nvme_path, sizeof server->nvme_path, "%.1000s%s",
              conf->nvme_path[0] != '\0' ? conf->nvme_path : server->state, conf->nvme_path[0] != '\0' ? "" : "/nvme");
     return choose_sockets(server);

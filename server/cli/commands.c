@@ -312,6 +312,10 @@ static const struct cli_flag bench_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "o
 
 static const struct cli_flag doctor_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
 
+static const struct cli_flag root_accept_loss_flags[] = {
+    TEXT("lose-sessions", "N", CLI_LOCAL, NULL, "how many sessions are lost; without it: what would be"),
+    TEXT("lost-provider", "NAME", CLI_LOCAL, NULL, "where the root was, when root.provider is another one now"), END};
+
 /* --- the table -----------------------------------------------------------------------------------------------------
  */
 
@@ -375,6 +379,10 @@ const struct cli_command cli_commands[] = {
         .tenant_target = "/v1/tenants/{t}/api-keys/{0}", .danger = "revokes for ever the key"),
     ROW("keys recover", "", "a new operator key when the last one is lost; by the owner of state.dir, without a server",
         CLI_CONFIG | CLI_HOOK, .flags = NULL),
+
+    ROW("root accept-loss", "",
+        "give up the sessions of a root of erasure that is gone; by the owner of state.dir, without a server",
+        CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = root_accept_loss_flags),
 
     ROW("policies get", "", "the policy in force; without --tenant that of the platform", CLI_TENANT,
         GET("/v1/platform/policy"), .tenant_target = "/v1/tenants/{t}/policy"),

@@ -210,6 +210,7 @@ static void write_usage(struct kv_buf *out, const struct kv_tenant_usage *usage)
     kv_out_int(out, "active", usage->sessions_active);
     kv_out_int(out, "erasing", usage->sessions_erasing);
     kv_out_int(out, "erased", usage->sessions_erased);
+    kv_out_int(out, "lost", usage->sessions_lost);
     kv_out_close(out);
     kv_out_int(out, "blocks", usage->blocks.blocks);
     kv_out_int(out, "plaintext_bytes", usage->blocks.plaintext_bytes);

@@ -120,12 +120,12 @@ static KV_RC check_owner(const struct kv_svc *svc, const struct found *found, st
 
 /* --- cleaning ---------------------------------------------------------------------------------------------------- */
 
-/* Blocks of sessions that are erased, or that this database never knew; those of a session that is being erased stay
- * for its verification. */
+/* Blocks of sessions that are erased or lost, or that this database never knew; those of a session that is being erased
+ * stay for its verification. */
 static KV_RC clean(struct kv_svc *svc, const struct found *found)
 {
     for (size_t i = 0; i < found->count; i++) {
-        if (found->states[i] == KV_SESSION_ERASED || found->states[i] == KV_SESSION_UNKNOWN) {
+        if (found->states[i] >= KV_SESSION_ERASED) {
             uint64_t blocks = 0;
             KV_TRY(kv_engine_drop_scope(svc->engine, &found->scopes[i], &blocks));
             kv_log(KV_LOG_INFO, "service", "cleaned", KV_FID("session", "ses", &found->scopes[i]),

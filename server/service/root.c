@@ -28,16 +28,17 @@
 #define SETTLE_NS (100 * KV_MS_NS)
 #define FIRST_TRIES 3
 
+#define IF_GONE "; if it is lost: kvrun root accept-loss"
 static const char text_lost[] = "the root of erasure belongs to another database; connect the database it was made "
                                 "with, or move the root file away to start afresh";
 static const char text_empty[] =
     "the root of erasure holds no key, so it and the database do not belong together: put its "
-    "file back, or set root.path to the right one";
+    "file back, or set root.path to the right one" IF_GONE;
 static const char text_memory[] =
-    "the root of erasure was in memory and ended with its process, so the sessions of this "
-    "database are lost; use a fresh database, or a root.provider that lasts";
+    "the root of erasure was in memory and ended with its process: stop the server, set a root.provider that lasts, "
+    "and run kvrun root accept-loss";
 static const char text_rollback[] = "the database and the root of erasure do not belong together: one of them was put "
-                                    "back to an older state; restore the current one";
+                                    "back to an older state; restore the current one" IF_GONE;
 
 static KV_RC node_load(void *ctx, const struct kv_node_key *key, struct kv_node_row *ret_row)
 {

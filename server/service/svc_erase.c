@@ -222,6 +222,7 @@ static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(kv_store_revocation_next(pg, info, &tx->row.revocation_seq));
     KV_TRY(svc_session_row(pg, &tx->in->session, &tx->call->who.tenant, info, session));
     KV_TRY(may_erase(tx->call, session, info));
+    KV_TRY(session->state == KV_SESSION_LOST ? svc_session_lost(info) : KV_OK);
     tx->existed = session->state != KV_SESSION_ACTIVE;
     KV_TRY(tx->existed ? kv_store_erasure_get(pg, &session->erasure, info, &tx->row)
                        : insert_one(tx->call->svc, pg, &tx->row, info));

@@ -37,7 +37,7 @@ struct svc_session {
     uint64_t class_hash, region_hash; /* of svc->decisions */
     uint32_t policy_place;            /* where its policy was in there last */
     uint64_t created_us;
-    bool revoked;
+    bool revoked, lost;            /* the latter: with its root of erasure */
     struct kv_id erasure;          /* when revoked */
     uint64_t used_us, recorded_us; /* last use as noted here, and as the database has it */
 };
@@ -296,6 +296,8 @@ KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const s
 const char *svc_revoke_text(enum kv_err rc); /* why it did not succeed */
 
 /* --- svc_session_view.c */
+/* KV_E_SESSION_LOST, with its text. */
+KV_RC svc_session_lost(struct kv_errinfo *info);
 /* Everything but the external id, which needs keys: svc_external_open_all. */
 void svc_session_view_of(const struct kv_store_session *row, struct kv_session_view *ret_view);
 /* A session's row of the caller's tenant, locked; KV_E_SESSION_ERASED unless it is active. In a transaction. */

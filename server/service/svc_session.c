@@ -215,6 +215,7 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
     struct svc_session session = {.id = row->id,
                                   .tenant = row->tenant,
                                   .revoked = row->state != KV_SESSION_ACTIVE,
+                                  .lost = row->state == KV_SESSION_LOST,
                                   .erasure = row->erasure,
                                   .recorded_us = row->last_used_us,
                                   .created_us = row->created_us};
@@ -233,6 +234,9 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
 
 static KV_RC refuse_revoked(struct kv_call *call, const struct svc_session *session)
 {
+    if (session->lost) {
+        return svc_session_lost(&call->info);
+    }
     call->erasure = session->erasure;
     return kv_fail(&call->info, KV_E_SESSION_ERASED,
                    "this session was erased; its blocks can only be recomputed in a new one");

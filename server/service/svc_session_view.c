@@ -31,8 +31,18 @@ void svc_session_view_of(const struct kv_store_session *row, struct kv_session_v
     svc_model_of_row(row, &ret_view->model);
 }
 
+enum kv_err svc_session_lost(struct kv_errinfo *info)
+{
+    return kv_fail(
+        info, KV_E_SESSION_LOST,
+        "this session's key was lost with the root of erasure; its blocks can only be recomputed in a new one");
+}
+
 static KV_RC refuse_erased(struct kv_call *call, const struct kv_store_session *row, struct kv_errinfo *info)
 {
+    if (row->state == KV_SESSION_LOST) {
+        return svc_session_lost(info);
+    }
     call->erasure = row->erasure;
     return kv_fail(info, KV_E_SESSION_ERASED, "this session was erased");
 }

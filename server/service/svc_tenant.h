@@ -55,7 +55,7 @@ KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, boo
 KV_RC kv_svc_tenant_restore(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
 
 struct kv_tenant_usage {
-    uint64_t sessions_active, sessions_erasing, sessions_erased;
+    uint64_t sessions_active, sessions_erasing, sessions_erased, sessions_lost;
     struct kv_scope_usage blocks;               /* of active sessions, in this server's tiers */
     uint64_t since_us;                          /* what follows is counted from then: this process's start */
     uint64_t offloaded_blocks, offloaded_bytes; /* stored; what was there already does not count */

@@ -137,6 +137,7 @@ KV_RC kv_svc_tenant_usage(struct kv_call *call, const struct kv_id *tenant, uint
     struct kv_tenant_usage usage = {.sessions_active = counts[KV_SESSION_ACTIVE],
                                     .sessions_erasing = counts[KV_SESSION_ERASING],
                                     .sessions_erased = counts[KV_SESSION_ERASED],
+                                    .sessions_lost = counts[KV_SESSION_LOST],
                                     .since_us = call->svc->started_us};
     KV_TRY(fill_blocks(call, tenant, &usage.blocks));
     fill_moved(call->svc, tenant, &usage);

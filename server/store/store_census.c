@@ -6,7 +6,7 @@
 #include <string.h>
 
 const char *const kv_census_tenant_states[] = {"active", "suspended", "deleting", "erasing", "erased"};
-const char *const kv_census_session_states[] = {"active", "erasing", "erased"};
+const char *const kv_census_session_states[] = {"active", "erasing", "erased", "lost"};
 const char *const kv_census_erasure_states[] = {"requested", "fenced",   "staged",       "rekeyed",       "destroyed",
                                                 "purged",    "verified", "blocked_hold", "needs_approval"};
 

@@ -8,7 +8,7 @@
 #include "server/store/pg.h"
 
 #define KV_CENSUS_TENANT_STATES 5
-#define KV_CENSUS_SESSION_STATES 3
+#define KV_CENSUS_SESSION_STATES 4
 #define KV_CENSUS_ERASURE_STATES 9 /* those that are not certified, and not quarantined as their end */
 
 extern const char *const kv_census_tenant_states[KV_CENSUS_TENANT_STATES];

@@ -166,8 +166,9 @@ KV_RC kv_store_group_match_count(struct kv_pg *pg, const struct kv_store_group *
 KV_RC kv_store_group_tenant_erased(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
-        "group_tenant_erased", "UPDATE tenant SET state = 'erased', rev = rev + 1 WHERE id = $1 AND state = 'erasing'"
-                               " AND NOT EXISTS (SELECT FROM session WHERE tenant_id = $1 AND state <> 'erased')"};
+        "group_tenant_erased",
+        "UPDATE tenant SET state = 'erased', rev = rev + 1 WHERE id = $1 AND state = 'erasing'"
+        " AND NOT EXISTS (SELECT FROM session WHERE tenant_id = $1 AND state NOT IN ('erased', 'lost'))"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     uint64_t rows = 0;

@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-static const char *const state_names[] = {"active", "erasing", "erased", "unknown"};
+static const char *const state_names[] = {"active", "erasing", "erased", "lost", "unknown"};
 
 const char *kv_session_state_name(enum kv_session_state state)
 {
@@ -39,7 +39,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_id(row, &session->erasure);
     session->slot = kv_pg_get_u32(row);
     session->directory_slot = kv_pg_get_u32(row);
-    session->state = (enum kv_session_state)kv_pg_get_word(row, state_names, 3);
+    session->state = (enum kv_session_state)kv_pg_get_word(row, state_names, KV_SESSION_UNKNOWN);
     kv_pg_get_text(row, session->model_id, sizeof session->model_id);
     kv_pg_get_text(row, session->model_revision, sizeof session->model_revision);
     kv_pg_get_text(row, session->model_fingerprint, sizeof session->model_fingerprint);
@@ -211,7 +211,7 @@ KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filt
 
 static KV_RC fill_state(struct kv_pg_row *row, void *ret)
 {
-    *(enum kv_session_state *)ret = (enum kv_session_state)kv_pg_get_word(row, state_names, 4);
+    *(enum kv_session_state *)ret = (enum kv_session_state)kv_pg_get_word(row, state_names, KV_SESSION_UNKNOWN + 1);
     return KV_OK;
 }
 

@@ -7,8 +7,15 @@
 
 #include "server/store/store_tenant.h"
 
-/*  ACTIVE ── kv_store_erasure_insert ──► ERASING ── kv_store_session_set_erased ──► ERASED */
-enum kv_session_state { KV_SESSION_ACTIVE = 0, KV_SESSION_ERASING, KV_SESSION_ERASED, KV_SESSION_UNKNOWN };
+/*  ACTIVE ── kv_store_erasure_insert ──► ERASING ── kv_store_session_set_erased ──► ERASED
+ *     └───────────────────────────────────┴── kv_store_lose_everything ──► LOST */
+enum kv_session_state {
+    KV_SESSION_ACTIVE = 0,
+    KV_SESSION_ERASING,
+    KV_SESSION_ERASED,
+    KV_SESSION_LOST, /* with its root of erasure */
+    KV_SESSION_UNKNOWN
+};
 const char *kv_session_state_name(enum kv_session_state state);
 
 #define KV_CLASS_SIZE 33

@@ -142,7 +142,8 @@ KV_RC kv_store_session_count(struct kv_pg *pg, const struct kv_id *tenant, struc
 {
     static const struct kv_pg_query query = {
         "session_count", "SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'erasing'),"
-                         " count(*) FILTER (WHERE state = 'erased') FROM session WHERE tenant_id = $1"};
+                         " count(*) FILTER (WHERE state = 'erased'), count(*) FILTER (WHERE state = 'lost')"
+                         " FROM session WHERE tenant_id = $1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
