@@ -3,7 +3,7 @@
 
 transit_double.py TOKEN [CERT KEY]: listens on a free port of 127.0.0.1 (with a certificate: TLS), prints "port N", ends with its
 standard input. Its own controls are below /double/: POST {"sealed", "token", "keep", "strict", "exportable", "full"}; GET shows
-{"keys", "requests"}.
+{"keys", "requests"}. GET /double/keys is a snapshot of its storage, which POST puts into another one.
 
 A ciphertext is a keyed stream and a MAC, not AES-GCM: what is tested is who speaks to it.
 """
@@ -157,6 +157,9 @@ class Handler(BaseHTTPRequestHandler):
         text = self.rfile.read(size)
         body = json.loads(text) if text else {}
         with lock:
+            if self.path == "/double/keys":
+                keys.update({name: {**key, "material": bytes.fromhex(key["material"])} for name, key in body.items()})
+                return self.send(200, {name: {**key, "material": key["material"].hex()} for name, key in keys.items()})
             if self.path == "/double/":
                 control.update(body)
                 return self.send(200, {"keys": {n: k["min_encryption_version"] for n, k in keys.items()}, "requests": counts})

@@ -1,0 +1,69 @@
+"""An image of a running process, as a debugger with every right writes one: every page that is there, also those that a core
+file would leave out. And of these the pages with its keys: those that it has wiped in a child (MADV_WIPEONFORK)."""
+import array
+import os
+
+PAGE = 4096
+RESERVED_BYTES = 1 << 36  # so much in one piece is a sanitizer's shadow
+STEP = 1 << 20
+PAGE_TABLE_STEP = 1 << 28
+PRESENT = 1 << 62  # in memory or in swap
+
+
+def mappings(pid):
+    """(first, end, whether it is for keys) of each in which there is anything."""
+    first = end = there = 0
+    with open(f"/proc/{pid}/smaps") as file:
+        for line in file:
+            words = line.split()
+            if words[0][-1] != ":":
+                first, end = (int(word, 16) for word in words[0].split("-"))
+                there = 0
+            elif words[0] in ("Rss:", "Swap:"):
+                there += int(words[1])
+            elif words[0] == "VmFlags:" and there > 0 and end - first < RESERVED_BYTES:
+                yield first, end, "wf" in words[1:]
+
+
+def present(pagemap, first, end):
+    """The runs of pages that were ever touched."""
+    begun = None
+    for at in range(first, end, PAGE_TABLE_STEP):
+        stop = min(at + PAGE_TABLE_STEP, end)
+        entries = array.array("Q", os.pread(pagemap.fileno(), (stop - at) // PAGE * 8, at // PAGE * 8))
+        if max(entries) < PRESENT:  # most of what a sanitizer reserves
+            if begun is not None:
+                yield begun, at
+                begun = None
+            continue
+        for i, entry in enumerate(entries):
+            if (entry >= PRESENT) != (begun is not None):
+                if begun is not None:
+                    yield begun, at + i * PAGE
+                    begun = None
+                else:
+                    begun = at + i * PAGE
+    if begun is not None:
+        yield begun, end
+
+
+def image(pid, whole, keys):
+    """Writes both files. Bytes of each, and of those that not even a debugger could read."""
+    sizes = {"whole": 0, "keys": 0, "unreadable": 0}
+    with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap, \
+            open(whole, "wb") as whole_file, open(keys, "wb") as keys_file:
+        for first, end, for_keys in mappings(pid):
+            for begin, stop in present(pagemap, first, end):
+                for at in range(begin, stop, STEP):
+                    size = min(STEP, stop - at)
+                    try:
+                        data = os.pread(memory.fileno(), size, at)
+                    except OSError:
+                        sizes["unreadable"] += size
+                        continue
+                    whole_file.write(data)
+                    sizes["whole"] += len(data)
+                    if for_keys:
+                        keys_file.write(data)
+                        sizes["keys"] += len(data)
+    return sizes
