@@ -380,6 +380,9 @@ const struct cli_command cli_commands[] = {
     ROW("keys recover", "", "a new operator key when the last one is lost; by the owner of state.dir, without a server",
         CLI_CONFIG | CLI_HOOK, .flags = NULL),
 
+    ROW("root status", "", "the root of erasure: where it is, and how it stands", 0, GET("/v1/root")),
+    ROW("root rotate", "", "replace it by a fresh one and destroy it; sessions go on", CLI_WAITS | CLI_IDEMPOTENT,
+        POST("/v1/root:rotate")),
     ROW("root accept-loss", "",
         "give up the sessions of a root of erasure that is gone; by the owner of state.dir, without a server",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = root_accept_loss_flags),

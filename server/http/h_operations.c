@@ -11,7 +11,7 @@
 
 const struct kv_field kv_q_operations[] = {
     {"state", KV_TEXT, false, 1, 16, "|queued|running|succeeded|failed|canceled|"},
-    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|tier.drain|"},
+    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|tier.drain|root.rotate|"},
     {0},
 };
 
@@ -160,6 +160,17 @@ static KV_RC drain(struct kv_call *call, kv_value *body, struct kv_operation_vie
 KV_RC kv_h_tier_drain(struct kv_call *call, struct kv_req *req)
 {
     return start_new(call, req, &(struct starter){.use_case = drain});
+}
+
+static KV_RC rotate(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+{
+    (void)body;
+    return kv_svc_root_rotate(call, ret_operation);
+}
+
+KV_RC kv_h_root_rotate(struct kv_call *call, struct kv_req *req)
+{
+    return start_new(call, req, &(struct starter){.use_case = rotate});
 }
 
 static KV_RC verify(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)

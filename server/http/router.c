@@ -103,6 +103,8 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/loglevel", O, API, kv_h_log_level, NULL},
     {"PATCH", "/v1/loglevel", O, API, kv_h_log_level_change, NULL},
     {"GET", "/v1/backups", O, API, kv_h_backups, NULL},
+    {"GET", "/v1/root", O | A | S | V, API, kv_h_root, NULL},
+    {"POST", "/v1/root:rotate", O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_root_rotate, NULL},
 
     {"GET", "/v1/engines", O | V | T | E, API | LIST, kv_h_engine_list, NULL},
     {"GET", "/v1/engines/{}", O | V | T | E, API, kv_h_engine_get, NULL},

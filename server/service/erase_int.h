@@ -39,6 +39,7 @@ struct erase_round {
     size_t job_count;
     struct kv_secret *fresh; /* E' between stage and re-key */
     struct kv_buf blob;      /* E', wrapped */
+    bool replaces_root;      /* somebody asked for that, also without an erasure */
     bool waiting;            /* for other instances: the next round comes soon */
     enum kv_err put_off;     /* the first job that is left for the next round; the others went on */
     struct kv_errinfo put_off_info;

@@ -127,7 +127,7 @@ KV_RC erase_stage(struct erase_round *round)
     struct kv_svc *svc = round->svc;
     size_t fit = 0;
     KV_TRY(leave_out_damaged(round, &fit));
-    if (fit == 0) {
+    if (fit == 0 && !round->replaces_root) {
         return KV_OK;
     }
     round->batch =

@@ -232,6 +232,18 @@ static KV_RC verify_job(struct erase_round *round, struct kv_store_erasure *job)
     return KV_OK;
 }
 
+/* A batch of no erasures: the checks that are not about a session. It is not done before they hold. */
+static KV_RC verify_root(struct erase_round *round)
+{
+    bool gone = false, refused = false;
+    KV_TRY(check_root_gone(round, &gone));
+    enum kv_err rc = check_old_row(round, &refused);
+    KV_TRY(rc == KV_E_MISSING ? KV_OK : rc); /* of a loss that was accepted: no row of before was kept */
+    return gone && (refused || rc == KV_E_MISSING)
+               ? KV_OK
+               : kv_fail(&round->info, KV_E_INTERNAL, "the root that was replaced can still be used");
+}
+
 static KV_RC done_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct erase_round *round = ctx;
@@ -244,6 +256,7 @@ KV_RC erase_verify(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id) || round->batch.state != KV_BATCH_PURGED) {
         return KV_OK;
     }
+    KV_TRY(round->job_count == 0 ? verify_root(round) : KV_OK);
     for (size_t i = 0; i < round->job_count; i++) {
         if (round->jobs[i].state == KV_ERASURE_PURGED) {
             KV_TRY(verify_job(round, &round->jobs[i]));

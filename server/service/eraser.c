@@ -65,6 +65,28 @@ void svc_eraser_signal(struct kv_svc *svc)
     pthread_mutex_unlock(&svc->wake_mutex);
 }
 
+/* --- a change of the root that somebody asked for ---------------------------------------------------------------- */
+
+void svc_root_replace(struct kv_svc *svc, const struct kv_id *root)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    svc->root_unwanted = *root;
+    pthread_mutex_unlock(&svc->wake_mutex);
+    svc_eraser_signal(svc);
+}
+
+/* Whether a root is unwanted; once `root` is another one, no more. */
+static bool root_is_unwanted(struct kv_svc *svc, const struct kv_id *root)
+{
+    pthread_mutex_lock(&svc->wake_mutex);
+    if (root != NULL && !kv_id_equal(&svc->root_unwanted, root)) {
+        svc->root_unwanted = (struct kv_id){0};
+    }
+    bool unwanted = !kv_id_is_zero(&svc->root_unwanted);
+    pthread_mutex_unlock(&svc->wake_mutex);
+    return unwanted;
+}
+
 /* --- ownership --------------------------------------------------------------------------------------------------- */
 
 /* KV_E_STALE: another instance erases, and its lease runs. */
@@ -180,7 +202,7 @@ static KV_RC may_go_on(struct erase_round *round)
 static KV_RC steps(struct erase_round *round)
 {
     KV_TRY(erase_fence(round));
-    if (kv_id_is_zero(&round->batch.id) && any_in(round, KV_ERASURE_FENCED)) {
+    if (kv_id_is_zero(&round->batch.id) && (round->replaces_root || any_in(round, KV_ERASURE_FENCED))) {
         KV_TRY(may_go_on(round));
         KV_TRY(erase_stage(round));
         KV_TRY(erase_rekey(round));
@@ -220,7 +242,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_erasure_count_open(round->pg, &round->info, &open));
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     atomic_store(&round->svc->erasures_open, open);
-    if (open == 0 && batches == 0) {
+    if (open == 0 && batches == 0 && !root_is_unwanted(round->svc, NULL)) {
         KV_TRY(release_fence(round));
         KV_TRY(svc_root_check(round->svc, round->pg, &round->info)); /* nobody else looks while nothing is erased */
         return svc_anchor_follow(round->svc, round->pg, &round->info);
@@ -232,6 +254,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
         enum kv_err rc = svc_anchor_follow(round->svc, round->pg, &round->info);
         return rc == KV_E_BUSY ? KV_OK : rc;
     }
+    round->replaces_root = root_is_unwanted(round->svc, &round->root_id);
     KV_TRY(find_batch(round));
     *ret_jobs = round->job_count;
     KV_TRY(steps(round));
@@ -254,7 +277,7 @@ static void round_done(struct erase_round *round)
     round->batch = (struct kv_store_batch){0};
     round->info = round->put_off_info = (struct kv_errinfo){0};
     round->put_off = KV_OK;
-    round->waiting = false;
+    round->waiting = round->replaces_root = false;
 }
 
 /* Until there is work, for at most `ns`. */

@@ -27,6 +27,7 @@ struct kind {
 static const struct kind kinds[] = {
     {"audit.verify", svc_run_audit_verify, false},
     {"tier.drain", svc_run_drain_dram, true},
+    {"root.rotate", svc_run_root_rotate, false},
 };
 
 static const struct kind *kind_of(const char *name)

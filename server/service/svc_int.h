@@ -145,6 +145,7 @@ struct kv_svc {
     pthread_cond_t eraser_wake, janitor_wake, operation_wake, stopping_wake;
     unsigned eraser_work; /* counts requests; under wake_mutex */
     unsigned janitor_work, operation_work;
+    struct kv_id root_unwanted; /* the eraser replaces it; zero: none. Under wake_mutex */
 
     pthread_mutex_t peers_mutex;
     struct svc_peer peers[SVC_INSTANCES_MAX];
@@ -217,6 +218,10 @@ KV_RC svc_tx(struct kv_call *call, enum kv_tx what, kv_pg_tx_fn fn, void *ctx);
 KV_RC svc_match(const struct kv_call *call, uint64_t rev, struct kv_errinfo *info);
 /* The role that the caller acts in, for audit entries. */
 const char *svc_role_name(unsigned roles);
+
+/* --- eraser.c */
+/* If `root` is the root in force, it is replaced, also when nothing is to be erased. Forgotten with the process. */
+void svc_root_replace(struct kv_svc *svc, const struct kv_id *root);
 
 /* --- root.c: kroot, the provider and the tree belong together */
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);

@@ -108,6 +108,15 @@ KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_oper
     return start(call, "tier.drain", "{\"tier\":\"dram\"}", ret_operation);
 }
 
+KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation)
+{
+    if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
+        return kv_fail(&call->info, KV_E_FORBIDDEN, "replacing the root of erasure needs the operator role");
+    }
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    return start(call, "root.rotate", "{}", ret_operation);
+}
+
 /* --- looking at them --------------------------------------------------------------------------------------------- */
 
 static KV_RC check_owner(const struct kv_call *call, enum kv_err rc, const struct kv_store_operation *row,

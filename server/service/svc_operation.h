@@ -25,6 +25,9 @@ KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *ran
 /* Writes every block of memory down and frees it. Operators. */
 KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation);
 
+/* Replaces the root of erasure: a re-key of no erasures, on the eraser's ordinary path. Operators. */
+KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation);
+
 /* Operations of the caller's tenant; for keys without one, the operator's. Another one's: KV_E_NOT_FOUND. */
 KV_RC kv_svc_operation_get(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation);
 struct kv_operation_filter {

@@ -9,6 +9,23 @@
 #include "server/service/svc.h"
 #include "server/store/pg.h"
 
+struct kv_root_view {
+    struct kv_id root;          /* of the database; zero: it has none */
+    char database_provider[32]; /* that it says holds it */
+    const char *provider, *assurance;
+    char detail[160];               /* the provider in its words */
+    const char *path;               /* of a file; NULL: it is none. Borrowed from the configuration */
+    bool shared;                    /* between instances */
+    struct kv_id active, staged;    /* of the provider; zero: none */
+    char trouble[192];              /* why the provider could not be asked; "": it was */
+    uint64_t replaced, replaced_us; /* how often, and when last */
+    const char *quarantine;         /* NULL: no */
+    const char *const *limits;      /* codes that every erasure has with it, but for declared hardware */
+    size_t limit_count;
+};
+/* Also in quarantine. Thread: any. */
+KV_RC kv_svc_root_get(struct kv_call *call, struct kv_root_view *ret_view);
+
 /* What the owner of the data folder gives up when the root is gone for good, or the database went back to an older
  * state. */
 struct kv_root_loss {

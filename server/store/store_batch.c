@@ -71,6 +71,43 @@ KV_RC kv_store_batch_get(struct kv_pg *pg, const struct kv_id *id, struct kv_err
     return kv_pg_fetch_one(pg, &one, fill, ret_batch, info);
 }
 
+KV_RC kv_store_batch_of_root(struct kv_pg *pg, const struct kv_id *old_root, struct kv_errinfo *info,
+                             struct kv_store_batch *ret_batch)
+{
+    static const struct kv_pg_query query = {
+        "batch_of_root", SELECT_BATCH "WHERE old_root = $1 AND state <> 'abandoned' ORDER BY created_at DESC LIMIT 1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, old_root);
+    struct kv_pg_one one = {
+        .query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = "nothing replaced this root"};
+    return kv_pg_fetch_one(pg, &one, fill, ret_batch, info);
+}
+
+struct history {
+    uint64_t count, last_us;
+};
+
+static KV_RC fill_history(struct kv_pg_row *row, void *ret)
+{
+    struct history *history = ret;
+    history->count = kv_pg_get_u64(row);
+    history->last_us = kv_pg_get_time(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_root_history(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count, uint64_t *ret_last_us)
+{
+    static const struct kv_pg_query query = {"root_history", "SELECT count(*), max(destroyed_at) FROM erase_batch"
+                                                             " WHERE destroyed_at IS NOT NULL"};
+    struct kv_pg_args args = {0};
+    struct history history = {0};
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};
+    KV_TRY(kv_pg_fetch_one(pg, &one, fill_history, &history, info));
+    *ret_count = history.count;
+    *ret_last_us = history.last_us;
+    return KV_OK;
+}
+
 KV_RC kv_store_batch_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_batch *ret_list,
                                size_t *ret_count)
 {

@@ -214,6 +214,11 @@ KV_RC kv_store_batch_get(struct kv_pg *pg, const struct kv_id *id, struct kv_err
                          struct kv_store_batch *ret_batch); /* KV_E_NOT_FOUND */
 /* The root in force, or one that was in force before. */
 KV_RC kv_store_root_known(struct kv_pg *pg, const struct kv_id *root, struct kv_errinfo *info, bool *ret_known);
+/* The one that replaced `old_root`, or is about to. KV_E_NOT_FOUND. */
+KV_RC kv_store_batch_of_root(struct kv_pg *pg, const struct kv_id *old_root, struct kv_errinfo *info,
+                             struct kv_store_batch *ret_batch);
+/* How often the root was replaced, and when it was last (0: never). Looks at all batches. */
+KV_RC kv_store_root_history(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count, uint64_t *ret_last_us);
 /* Those from STAGED to PURGED, oldest first. */
 KV_RC kv_store_batch_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_batch *ret_list,
                                size_t *ret_count);

@@ -22,7 +22,7 @@ PUBLIC = {
 # Bodies where the contract's example would be refused before anybody looks for the id: its time has gone by.
 BODIES = {"pinSession": {"until": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))}}
 # Kinds of ids that are no tenant's.
-NOBODYS = {"IncarnationId", "EventId"}
+NOBODYS = {"IncarnationId", "EventId", "RootId"}
 PREFIXES = {"tenants": "ten", "api-keys": "key", "sessions": "ses", "engines": "eng", "pools": "poo", "erasures": "era",
             "certificates": "crt", "operations": "opr"}
 

@@ -68,6 +68,19 @@ class Suite:
         self.assertEqual(claims["destroyed"]["detail"], self.detail())
         self.assertEqual(sorted(limit["code"] for limit in claims["limits"]), self.limits)
 
+    def test_a_rotation_replaces_the_root_and_erases_nothing(self):
+        session = self.session()
+        before = self.roots()
+        answer = self.server.call("POST", "/v1/root:rotate", self.server.operator, {}, {"Prefer": "wait=60"})
+        self.assertEqual((answer.status, answer.json()["state"]), (200, "succeeded"), answer)
+        self.assertEqual(answer.json()["response"]["provider"], self.provider)
+        after = self.roots()
+        self.assertEqual(len(after), 1, after)
+        self.assertNotEqual(before, after)
+        shown = self.server.call("GET", "/v1/root", self.server.operator).json()
+        self.assertEqual((shown["state"], shown["provider"]["detail"]), ("ok", self.detail()))
+        self.assertEqual(self.server.call("GET", f"/v1/sessions/{session}", self.admin).status, 200)
+
     def test_the_root_is_there_after_a_restart(self):
         first = self.roots()
         self.server.process.send_signal(signal.SIGKILL)
