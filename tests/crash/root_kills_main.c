@@ -1,8 +1,8 @@
 /*
- * kvrun-root-kills --runs N [--seed S] [--from K] [--naive HOW]: in each run a process that makes and destroys roots of
- * erasure is killed at one of its system calls on the root's file, before it, after it, or in the middle of a write;
- * the one that takes over is killed, too, in many runs; the last one has to end all erasures. The file is looked at,
- * raw, at every call. Runs follow from the seed and their numbers. Exit status 1 when anything was wrong.
+ * kvrun-root-kills --runs N [--seed S] [--from K] [--to K] [--naive HOW]: in each run a process that makes and destroys
+ * roots of erasure is killed at one of its system calls on the root's file, before it, after it, or in the middle of a
+ * write; the one that takes over is killed, too, in many runs; the last one has to end all erasures. The file is looked
+ * at, raw, at every call. Runs follow from the seed and their numbers. Exit status 1 when anything was wrong.
  */
 #include "tests/crash/calls.h"
 #include "tests/crash/root_judge.h"
@@ -40,7 +40,7 @@ struct kills {
     char path[PATH_MAX];
     struct calls_call calls[CALLS_MAX]; /* of a life that nobody ends */
     uint32_t call_count;
-    uint64_t seed, runs, from;
+    uint64_t seed, runs, from, to; /* to: 0, all of them */
     uint64_t wrong[JUDGE_WRONGS], killed, bad;
     bool forbidden;
 };
@@ -242,7 +242,8 @@ static bool all_runs(struct kills *all)
     }
     printf("%u calls on the root's file, %llu ways to be killed once\n", all->call_count,
            (unsigned long long)singles(all));
-    for (uint64_t number = all->from; number < all->runs; number++) {
+    uint64_t to = all->to == 0 || all->to > all->runs ? all->runs : all->to;
+    for (uint64_t number = all->from; number < to; number++) {
         if (!one(all, number)) {
             return false;
         }
@@ -251,7 +252,7 @@ static bool all_runs(struct kills *all)
             fflush(stdout);
         }
     }
-    printf("%llu runs, %llu kills", (unsigned long long)(all->runs - all->from), (unsigned long long)all->killed);
+    printf("%llu runs, %llu kills", (unsigned long long)(to - all->from), (unsigned long long)all->killed);
     bool good = true;
     for (unsigned wrong = 0; wrong < JUDGE_WRONGS; wrong++) {
         printf(", %llu %s", (unsigned long long)all->wrong[wrong], judge_wrong_name((enum judge_wrong)wrong));
@@ -276,6 +277,7 @@ static bool option(struct kills *all, const char *name, const char *value)
     uint64_t *target = strcmp(name, "--runs") == 0   ? &all->runs
                        : strcmp(name, "--seed") == 0 ? &all->seed
                        : strcmp(name, "--from") == 0 ? &all->from
+                       : strcmp(name, "--to") == 0   ? &all->to
                                                      : NULL;
     if (target != NULL) {
         *target = number;
@@ -288,7 +290,7 @@ int main(int argc, char **argv)
     static struct kills all = {.runs = 300};
     for (int i = 1; i + 1 < argc; i += 2) {
         if (!option(&all, argv[i], argv[i + 1])) {
-            fprintf(stderr, "kvrun-root-kills --runs N [--seed S] [--from K] [--naive HOW]\n");
+            fprintf(stderr, "kvrun-root-kills --runs N [--seed S] [--from K] [--to K] [--naive HOW]\n");
             return 2;
         }
     }
