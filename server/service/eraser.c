@@ -6,6 +6,7 @@
 #include "server/service/erase_int.h"
 #include "server/service/janitor.h"
 
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
@@ -93,6 +94,9 @@ static bool root_is_unwanted(struct kv_svc *svc, const struct kv_id *root)
 static KV_RC take_fence(struct erase_round *round)
 {
     struct kv_store_kroot kroot = {0};
+    if (!kv_id_is_zero(&round->root_id) && KV_FAULT("erase/unwaited")) {
+        return KV_OK;
+    }
     KV_TRY(svc_root_take(round->svc, round->pg, KV_TX_ERASE_TAKE, &round->info, &kroot));
     round->fence = kroot.fence;
     round->root_id = kroot.root_id;
@@ -173,7 +177,7 @@ static KV_RC find_batch(struct erase_round *round)
         round->batch = (struct kv_store_batch){0};
     }
     KV_TRY(load_jobs(round));
-    if (count == 1 && round->batch.state == KV_BATCH_STAGED) {
+    if (count == 1 && (round->batch.state == KV_BATCH_STAGED || KV_FAULT("erase/undoubted"))) {
         KV_TRY(abandon(round));
         return load_jobs(round);
     }

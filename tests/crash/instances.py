@@ -13,7 +13,6 @@ import os
 import random
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -25,6 +24,7 @@ import engine
 import roots
 import workload
 from ledger import Ledger
+from relay import Relay
 from server import Client, Cluster, Gone, Server, wait_until
 
 SKIP = 77
@@ -46,48 +46,6 @@ def check(condition, text):
 def stopped(process):
     with open(f"/proc/{process.pid}/stat") as file:
         return file.read().rsplit(")", 1)[1].split()[0] == "T"
-
-
-class Relay:
-    """A way to the database that can be made to swallow everything, as a network does that drops packets."""
-
-    def __init__(self, folder, target):
-        self.folder, self.target, self.open, self.sockets = folder, target, True, []
-        os.makedirs(folder)
-        os.chmod(folder, 0o711)
-        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        self.listener.bind(os.path.join(folder, ".s.PGSQL.5432"))
-        os.chmod(os.path.join(folder, ".s.PGSQL.5432"), 0o777)
-        self.listener.listen(64)
-        threading.Thread(target=self.accept, daemon=True).start()
-
-    def accept(self):
-        while True:
-            try:
-                client, _ = self.listener.accept()
-            except OSError:
-                return
-            server = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            server.connect(os.path.join(self.target, ".s.PGSQL.5432"))
-            self.sockets += [client, server]
-            for pair in ((client, server), (server, client)):
-                threading.Thread(target=self.carry, args=pair, daemon=True).start()
-
-    def carry(self, source, target):
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                while not self.open:
-                    time.sleep(0.01)
-                target.sendall(data)
-        for end in (source, target):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-    def close(self):
-        self.open = True
-        self.listener.close()
-        for end in self.sockets:
-            end.close()
 
 
 class Instance:
@@ -574,6 +532,51 @@ def taken_over(pair, fault, away_with):
     check(pair.sql("SELECT count(*) FROM kvrun.erase_batch WHERE state NOT IN ('done', 'abandoned')") == "0", "left open")
     a.ends()
     b.ends()
+
+
+# --- two erasers at once ----------------------------------------------------------------------------------------------
+
+NO_FENCE_NUMBER = """CREATE FUNCTION kvrun.naive() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN NEW.fence := OLD.fence; RETURN NEW; END $$;
+                     CREATE TRIGGER naive BEFORE UPDATE ON kvrun.kroot FOR EACH ROW EXECUTE FUNCTION kvrun.naive()"""
+
+
+def two_erasers(pair, naive=None):
+    """One is about to re-key with the root that it has staged, the other one took the fence and throws that root away."""
+    (staged_spec, staged), (discard_spec, discard) = pair.hold("erase/staged"), pair.hold("roe/file/destroy-sync")
+    a, b = pair.add("a", fault=staged_spec), pair.add("b", fault=discard_spec)
+    session, lives = pair.session(a), pair.session(a)
+    for instance, offloaded in (a, session), (a, lives), (b, lives):
+        instance.offload(offloaded)
+    root = pair.sql("SELECT encode(root_id, 'hex') FROM kvrun.kroot")
+    if naive:
+        pair.sql(naive)
+    erasure = pair.ask(a, session)
+    wait_until(lambda: os.path.exists(staged), WAIT_SECONDS, "a staged root")
+    pair.sql("UPDATE kvrun.kroot SET eraser = NULL")  # as when its lease is over, of which it would know
+    wait_until(lambda: os.path.exists(discard), WAIT_SECONDS, "one that throws it away")
+    os.unlink(staged)
+    wait_until(lambda: '"round-failed"' in a.said() or pair.sql("SELECT encode(root_id, 'hex') FROM kvrun.kroot") != root,
+               WAIT_SECONDS, "the first one's re-key")
+    moved = pair.sql("SELECT encode(root_id, 'hex') FROM kvrun.kroot") != root
+    os.unlink(discard)
+    return a, b, session, lives, erasure, moved
+
+
+def case_two_erasers(pair):
+    a, b, session, lives, erasure, moved = two_erasers(pair)
+    check(not moved, "who was overtaken re-keys nothing")
+    pair.certified(b, erasure)
+    pair.good_certificate(erasure, a, b)
+    pair.erased_everywhere(session, a, b)
+    check(a.restore(lives)[1] == 3 and b.restore(lives)[1] == 3, "what lives")
+    a.ends()
+    b.ends()
+
+
+def case_two_erasers_naive(pair):
+    a, b, _, _, _, moved = two_erasers(pair, NO_FENCE_NUMBER)
+    check(moved, "it re-keys all the same, under a root that is thrown away")
+    wait_until(lambda: "quarantined" in (a.state(), b.state()), WAIT_SECONDS, "the control's mistake")
 
 
 # --- the root changes while somebody looks ----------------------------------------------------------------------------

@@ -12,7 +12,6 @@ import sys
 import time
 import traceback
 
-import workload
 from attack import Loot
 from drill import long_run, print_violations, programs_missing
 from every_point import ask_one, fill
