@@ -30,7 +30,7 @@ SKIP = 77
 LONG = os.environ.get("KV_LONG") == "1"
 GROUPS = 4
 LIVE_EVERY = 5  # of the sessions from before the erasures; more are made during and after them
-LIVE_AFTER = 20
+LIVE_DURING_MAX, LIVE_AFTER = 100, 20
 THREADS = 4
 PAGE = 4096
 RESTORED_MAX = 1000 if LONG else 4
@@ -201,7 +201,7 @@ class Drill:
     def make_more(self):
         client, number = self.client("engine"), 0
         try:
-            while not self.stop_making.wait(0.2):
+            while not self.stop_making.wait(0.2) and number < LIVE_DURING_MAX:
                 number += 1
                 self.load.make(client, 0, number, None)
         except Exception as error:  # noqa: BLE001: seen in run()

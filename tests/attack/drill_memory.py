@@ -11,7 +11,7 @@ PRESENT = 1 << 62  # in memory or in swap
 
 
 def mappings(pid):
-    """(first, end, whether it is for keys) of each in which there is anything."""
+    """(first, end, whether it is for keys, whether a core file has it) of each in which there is anything."""
     first = end = there = 0
     with open(f"/proc/{pid}/smaps") as file:
         for line in file:
@@ -22,7 +22,7 @@ def mappings(pid):
             elif words[0] in ("Rss:", "Swap:"):
                 there += int(words[1])
             elif words[0] == "VmFlags:" and there > 0 and end - first < RESERVED_BYTES:
-                yield first, end, "wf" in words[1:]
+                yield first, end, "wf" in words[1:], "dd" not in words[1:]
 
 
 def present(pagemap, first, end):
@@ -47,12 +47,13 @@ def present(pagemap, first, end):
         yield begun, end
 
 
-def image(pid, whole, keys):
-    """Writes both files. Bytes of each, and of those that not even a debugger could read."""
+def image(pid, whole, keys, core=os.devnull):
+    """Writes three files: everything, the pages for keys, what a core file has. Bytes of the first two, and of those that not even a
+    debugger could read."""
     sizes = {"whole": 0, "keys": 0, "unreadable": 0}
     with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap, \
-            open(whole, "wb") as whole_file, open(keys, "wb") as keys_file:
-        for first, end, for_keys in mappings(pid):
+            open(whole, "wb") as whole_file, open(keys, "wb") as keys_file, open(core, "wb") as core_file:
+        for first, end, for_keys, in_core in mappings(pid):
             for begin, stop in present(pagemap, first, end):
                 for at in range(begin, stop, STEP):
                     size = min(STEP, stop - at)
@@ -66,4 +67,6 @@ def image(pid, whole, keys):
                     if for_keys:
                         keys_file.write(data)
                         sizes["keys"] += len(data)
+                    if in_core:
+                        core_file.write(data)
     return sizes

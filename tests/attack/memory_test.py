@@ -99,11 +99,15 @@ class Base(rig.Suite):
     faults = ""
 
     @classmethod
+    def more_environment(cls):
+        return {}
+
+    @classmethod
     def setUpClass(cls):
         # A key that is told is a line in a file of the test's; outside of the state folder, which the server looks through.
         cls.place = rig.tempfile.mkdtemp(prefix="kvtold.")
         cls.told = Told(os.path.join(cls.place, "keys"))
-        cls.environment = {"KVRUN_TELL_KEYS": cls.told.path, "KVRUN_FAULT": cls.faults}
+        cls.environment = {"KVRUN_TELL_KEYS": cls.told.path, "KVRUN_FAULT": cls.faults, **cls.more_environment()}
         super().setUpClass()
         if not os.path.exists(cls.told.path):
             cls.tearDownClass()
@@ -391,7 +395,7 @@ class Filter(rig.unittest.TestCase):
         self.assertIn("no-seccomp", events)
 
 
-def main():
+def main(module=__name__):
     global scanner
     if "--scanner" in sys.argv:
         at = sys.argv.index("--scanner")
@@ -400,7 +404,7 @@ def main():
     if scanner is None or not os.access(scanner, os.X_OK):
         print("there is no scanner; give it with --scanner", file=sys.stderr)
         sys.exit(rig.SKIP)
-    rig.main(__name__)
+    rig.main(module)
 
 
 if __name__ == "__main__":
