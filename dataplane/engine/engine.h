@@ -143,6 +143,13 @@ KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint6
 /* Writes every dram block down and frees the dram copies. KV_E_NO_SPACE when nvme cannot take them: those stay. */
 KV_RC kv_engine_drain_dram(struct kv_engine *engine, uint64_t deadline_ns, uint64_t *ret_blocks);
 
+/* While it is closed nothing is written down to nvme on its own account: what is only in dram stays there, or goes
+ * under pressure. What nvme has is read as before, and an operation that was begun may still put blocks there. */
+KV_RC kv_engine_close_nvme(struct kv_engine *engine, bool closed);
+/* Forgets every block on nvme, promised ones too; of one that is in dram as well the dram copy stays. KV_OK when there
+ * was none left. KV_E_TIMEOUT: some are, because they are in use or the time was too short; ask again. */
+KV_RC kv_engine_drain_nvme(struct kv_engine *engine, uint64_t deadline_ns, uint64_t *ret_blocks);
+
 struct kv_engine_stats {
     struct kv_tier_stats dram, nvme;
     uint64_t offered, stored, present, skipped, dropped; /* offered = stored + present + skipped + dropped */

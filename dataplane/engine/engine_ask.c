@@ -124,6 +124,20 @@ KV_RC kv_engine_close_pool(struct kv_engine *engine, struct kv_pool *pool, uint6
     return kv_engine_ask(engine, &control);
 }
 
+KV_RC kv_engine_close_nvme(struct kv_engine *engine, bool closed)
+{
+    struct control control = {.kind = CONTROL_CLOSE_NVME, .deadline_ns = UINT64_MAX, .closed = closed};
+    return kv_engine_ask(engine, &control);
+}
+
+KV_RC kv_engine_drain_nvme(struct kv_engine *engine, uint64_t deadline_ns, uint64_t *ret_blocks)
+{
+    struct control control = {.kind = CONTROL_DRAIN_NVME, .deadline_ns = deadline_ns};
+    enum kv_err rc = kv_engine_ask(engine, &control);
+    *ret_blocks = control.blocks;
+    return rc;
+}
+
 KV_RC kv_engine_drain_dram(struct kv_engine *engine, uint64_t deadline_ns, uint64_t *ret_blocks)
 {
     struct control control = {.kind = CONTROL_DRAIN, .deadline_ns = deadline_ns};

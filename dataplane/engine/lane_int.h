@@ -48,6 +48,8 @@ enum control_kind {
     CONTROL_SCOPES,
     CONTROL_CLOSE_POOL,
     CONTROL_DRAIN,
+    CONTROL_CLOSE_NVME,
+    CONTROL_DRAIN_NVME,
     CONTROL_ASSIGN,
     CONTROL_TENANT,
 };
@@ -77,6 +79,9 @@ struct control {
     struct entry *sampled[SAMPLE_MAX]; /* pinned */
     bool read_asked[SAMPLE_MAX];
     uint32_t sampled_count;
+    uint32_t place; /* drain of nvme: the entry that is looked at next */
+    bool in_use;    /* and whether one before it could not go */
+    bool closed;    /* close of nvme */
     bool begun;
     bool answered; /* manual_poll: the asker is the lane's thread */
     enum kv_err rc;
@@ -193,6 +198,7 @@ struct lane {
     unsigned ios_running, write_downs;
     uint64_t leaving_bytes;
     bool lowering;
+    bool nvme_closed; /* nothing is written down on its own account */
     bool nvme_full;
     uint64_t nvme_full_ns;
     unsigned nvme_evict_batch;
@@ -269,6 +275,8 @@ KV_RC kv_room_get(struct lane *lane, struct entry *entry);
 /* The nvme replica goes; the entry stays with its dram copy. KV_E_LIMIT: no entry is free to bury it. */
 KV_RC kv_room_forget_nvme(struct lane *lane, struct entry *entry);
 bool kv_room_nvme_ready(const struct lane *lane);
+/* The same, and a block that is nowhere else is gone. False: it is in use, or the tier does not let go of it. */
+bool kv_room_drop_nvme(struct lane *lane, struct entry *entry);
 void kv_room_free_slot(struct lane *lane, struct entry *entry);
 void kv_room_kill(struct lane *lane, struct entry *entry);
 void kv_room_graves(struct lane *lane);

@@ -299,6 +299,37 @@ static bool drain_done(struct lane *lane, struct control *control, enum kv_err *
     return lane->ios_running == 0 && lane->index->pinned_slots == 0;
 }
 
+/* A poll looks at so many entries and drops so many: transfers go on meanwhile. */
+#define DRAIN_LOOKS 4096u
+#define DRAIN_DROPS 64u
+
+/* Round after round over all entries, until one found none on nvme: what is in use goes in a later one. */
+static bool drain_nvme_done(struct lane *lane, struct control *control)
+{
+    struct index *index = lane->index;
+    unsigned drops = 0;
+    for (unsigned looks = 0; lane->nvme != NULL && looks < DRAIN_LOOKS && drops < DRAIN_DROPS; looks++) {
+        if (control->place == index->entries_max) {
+            if (!control->in_use) {
+                return true;
+            }
+            control->place = 0;
+            control->in_use = false;
+            lane->retry_soon = true;
+            return false;
+        }
+        struct entry *entry = &index->entries[control->place++];
+        if (entry->on_nvme && kv_room_drop_nvme(lane, entry)) {
+            control->blocks++;
+            drops++;
+        } else if (entry->on_nvme || entry->writing) {
+            control->in_use = true;
+        }
+    }
+    lane->progress++; /* there is more to look at */
+    return lane->nvme == NULL;
+}
+
 /* ---- all of them ---- */
 
 static bool advance(struct lane *lane, struct control *control, enum kv_err *ret_rc)
@@ -319,6 +350,9 @@ static bool advance(struct lane *lane, struct control *control, enum kv_err *ret
         return close_pool_done(lane, control);
     case CONTROL_DRAIN:
         return drain_done(lane, control, ret_rc);
+    case CONTROL_DRAIN_NVME:
+        return drain_nvme_done(lane, control);
+    case CONTROL_CLOSE_NVME:
     case CONTROL_LOOKUP:
     case CONTROL_USAGE:
     case CONTROL_ASSIGN:
@@ -359,7 +393,11 @@ static KV_RC begin(struct lane *lane, struct control *control)
     case CONTROL_CLOSE_POOL:
         kv_pool_close(control->pool);
         return KV_OK;
+    case CONTROL_CLOSE_NVME:
+        lane->nvme_closed = control->closed;
+        return KV_OK;
     case CONTROL_DRAIN:
+    case CONTROL_DRAIN_NVME:
         return KV_OK;
     }
     return KV_E_INTERNAL;

@@ -11,7 +11,7 @@
 
 bool kv_room_nvme_ready(const struct lane *lane)
 {
-    if (lane->nvme == NULL) {
+    if (lane->nvme == NULL || lane->nvme_closed) {
         return false;
     }
     struct kv_tier_stats stats = {.up = false};
@@ -214,6 +214,21 @@ KV_RC kv_room_forget_nvme(struct lane *lane, struct entry *entry)
     kv_index_set_nvme(lane->index, grave, true, entry->where);
     kv_index_set_nvme(lane->index, entry, false, 0);
     return KV_OK;
+}
+
+bool kv_room_drop_nvme(struct lane *lane, struct entry *entry)
+{
+    struct kv_tier_key key = {.scope = entry->scope_id, .block_id = entry->block_id};
+    if (entry->dead || entry->pins > 0 || entry->writing || entry->fetching ||
+        lane->nvme->ops->drop(lane->nvme, &key, entry->where) != KV_OK) {
+        return false;
+    }
+    kv_index_set_nvme(lane->index, entry, false, 0);
+    if (entry->slot == NULL) {
+        kv_room_kill(lane, entry);
+    }
+    lane->progress++;
+    return true;
 }
 
 static void put_done(struct kv_tier_op *tier_op, enum kv_err rc)

@@ -445,7 +445,8 @@ const struct cli_command cli_commands[] = {
 
     ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS | CLI_WHOLE, GET("/v1/tiers"), .columns = tier_columns),
     ROW("tiers get", "TIER", "one tier", 0, GET("/v1/tiers/{0}")),
-    ROW("tiers drain", "TIER", "move its blocks down", CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tiers/{0}:drain")),
+    ROW("tiers drain", "TIER", "dram: write its blocks down; nvme: forget them, and take none",
+        CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tiers/{0}:drain")),
     ROW("engines ls", "", "engines", CLI_LISTS, GET("/v1/engines"), .columns = engine_columns),
     ROW("engines get", "ENGINE", "one engine", 0, GET("/v1/engines/{0}")),
     ROW("events", "", "what happened; with --follow, what happens", 0, GET("/v1/events"), .flags = events_flags,

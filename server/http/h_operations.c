@@ -151,15 +151,26 @@ static KV_RC start_new(struct kv_call *call, struct kv_req *req, const struct st
     return view == NULL ? KV_E_NO_MEMORY : start(call, req, starter, view);
 }
 
-static KV_RC drain(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+static KV_RC drain_dram(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
 {
     (void)body;
-    return kv_svc_drain_dram(call, ret_operation);
+    return kv_svc_drain(call, KV_TIER_DRAM, ret_operation);
+}
+
+static KV_RC drain_nvme(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+{
+    (void)body;
+    return kv_svc_drain(call, KV_TIER_NVME, ret_operation);
 }
 
 KV_RC kv_h_tier_drain(struct kv_call *call, struct kv_req *req)
 {
-    return start_new(call, req, &(struct starter){.use_case = drain});
+    return start_new(call, req, &(struct starter){.use_case = drain_dram});
+}
+
+KV_RC kv_h_nvme_drain(struct kv_call *call, struct kv_req *req)
+{
+    return start_new(call, req, &(struct starter){.use_case = drain_nvme});
 }
 
 static KV_RC rotate(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)

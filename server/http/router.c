@@ -85,6 +85,7 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/tiers/{}", O | V | T, API, kv_h_tier_get, NULL},
     {"PATCH", "/v1/tiers/{}", O, API | MATCH | DRY_RUN, kv_h_tier_update, NULL},
     {"POST", "/v1/tiers/dram:drain", O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_tier_drain, NULL},
+    {"POST", "/v1/tiers/nvme:drain", O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_nvme_drain, NULL},
 
     {"GET", "/v1/events", O | T | A | V, API | STREAM | ANY_ACCEPT, kv_h_events, kv_q_events},
 

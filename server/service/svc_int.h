@@ -347,6 +347,8 @@ KV_RC svc_policy_first(struct kv_call *call, struct kv_pg *pg, const struct kv_i
 /* Counts what a transfer moved. */
 void svc_tenant_moved(struct kv_svc *svc, const struct kv_id *tenant, enum kv_transfer_kind kind, uint64_t blocks,
                       uint64_t bytes);
+/* svc_status.c: nothing new goes to the tier, or again something. Tells it when it was the other way. */
+KV_RC svc_tier_set_draining(struct kv_svc *svc, enum kv_tier_id id, bool draining);
 /* A janitor's step: hours that nobody can ask for any more. */
 KV_RC svc_usage_expire(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 

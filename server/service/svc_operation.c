@@ -5,6 +5,7 @@
 #include "server/service/svc_operation.h"
 
 #include "server/service/operation_run.h"
+#include "server/service/svc_status.h"
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
@@ -99,13 +100,18 @@ KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *ran
     return start(call, "audit.verify", params, ret_operation);
 }
 
-KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation)
+KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operation_view *ret_operation)
 {
     if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
         return kv_fail(&call->info, KV_E_FORBIDDEN, "draining a tier needs the operator role");
     }
     KV_TRY(svc_may_work(call->svc, &call->info));
-    return start(call, "tier.drain", "{\"tier\":\"dram\"}", ret_operation);
+    struct kv_tier_view view;
+    if (!kv_svc_tier(call->svc, tier, &view)) {
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such tier here; GET /v1/tiers names those that are");
+    }
+    return start(call, "tier.drain", tier == KV_TIER_DRAM ? "{\"tier\":\"dram\"}" : "{\"tier\":\"nvme\"}",
+                 ret_operation);
 }
 
 KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation)

@@ -23,7 +23,7 @@ struct kv_audit_range {
 KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *range,
                           struct kv_operation_view *ret_operation);
 /* Writes every block of memory down and frees it. Operators. */
-KV_RC kv_svc_drain_dram(struct kv_call *call, struct kv_operation_view *ret_operation);
+KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operation_view *ret_operation);
 
 /* Replaces the root of erasure: a re-key of no erasures, on the eraser's ordinary path. Operators. */
 KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation);

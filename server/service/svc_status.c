@@ -193,6 +193,34 @@ static KV_RC tier_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return svc_audit(call->svc, pg, &event, KV_BYTES(NULL, 0), info);
 }
 
+static KV_RC set_draining(struct kv_svc *svc, const struct kv_tier_view *tier, bool draining)
+{
+    if (tier->id == KV_TIER_NVME) {
+        KV_TRY(kv_engine_close_nvme(svc->engine, draining));
+    }
+    if (draining) {
+        atomic_fetch_or(&svc->tiers_draining, 1u << tier->id);
+    } else {
+        atomic_fetch_and(&svc->tiers_draining, ~(1u << tier->id));
+    }
+    atomic_fetch_add(&svc->tier_revs[tier->id], 1);
+    svc_publish(svc, &(struct kv_event){.type = KV_EVENT_TIER_STATE,
+                                        .name = tier->name,
+                                        .state = draining         ? "draining"
+                                                 : tier->stats.up ? "up"
+                                                                  : "down"});
+    return KV_OK;
+}
+
+KV_RC svc_tier_set_draining(struct kv_svc *svc, enum kv_tier_id id, bool draining)
+{
+    struct kv_tier_view tier;
+    if (!kv_svc_tier(svc, id, &tier)) {
+        return KV_E_NOT_FOUND;
+    }
+    return tier.draining == draining ? KV_OK : set_draining(svc, &tier, draining);
+}
+
 KV_RC kv_svc_tier_update(struct kv_call *call, enum kv_tier_id id, bool draining, struct kv_tier_view *ret_tier)
 {
     struct kv_svc *svc = call->svc;
@@ -203,17 +231,7 @@ KV_RC kv_svc_tier_update(struct kv_call *call, enum kv_tier_id id, bool draining
     if (call->dry_run) {
         return KV_OK;
     }
-    if (draining) {
-        atomic_fetch_or(&svc->tiers_draining, 1u << id);
-    } else {
-        atomic_fetch_and(&svc->tiers_draining, ~(1u << id));
-    }
-    atomic_fetch_add(&svc->tier_revs[id], 1);
-    svc_publish(svc, &(struct kv_event){.type = KV_EVENT_TIER_STATE,
-                                        .name = ret_tier->name,
-                                        .state = draining             ? "draining"
-                                                 : ret_tier->stats.up ? "up"
-                                                                      : "down"});
+    KV_TRY(set_draining(svc, ret_tier, draining));
     return KV_OK;
 }
 

@@ -30,6 +30,7 @@ class Input(rig.Suite):
             (f"/v1/tenants/{cls.tenant}/api-keys", cls.admin,
              {"name": "k", "roles": ["engine"], "expires_in_seconds": 60}),
             ("/v1/tiers/dram:drain", cls.server.operator, {}),
+            ("/v1/tiers/nvme:drain", cls.server.operator, {}),
             ("/v1/sessions", cls.token, {"model": model}),
             ("/v1/engines", cls.token, {"name": "n", "kind": "sim", "engine_version": "1", "pid": 1, "boot_id": "b",
                                         "model": model, "lease_seconds": 5}),

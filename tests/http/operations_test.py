@@ -3,6 +3,7 @@ import datetime
 import signal
 
 import rig
+from engine import Engine
 
 E26 = "0" * 26
 
@@ -46,6 +47,29 @@ class Operations(rig.Suite):
         self.assertEqual((answer.status, answer.json()["kind"], answer.json()["state"]), (200, "tier.drain", "succeeded"))
         self.assertEqual(answer.json()["response"]["tier"], "dram")
         self.assertEqual(self.get(answer.headers["location"]).status, 404, "the operator's is not the tenant's")
+
+    def test_draining_nvme_forgets_what_it_has_and_keeps_it_empty(self):
+        engine = Engine(self.server, self.server.key(self.tenant, "engine"), name="drained").open_pool().beat()
+        session = self.server.session(self.admin)
+        engine.fill(0, "a")
+        self.assertEqual(engine.offload(session, ["a"], [0], wait="durable").json()["results"], ["stored"])
+        answer = self.start("/v1/tiers/nvme:drain", self.server.operator, Prefer="wait=60")
+        self.assertEqual((answer.status, answer.json()["kind"], answer.json()["state"]), (200, "tier.drain", "succeeded"))
+        self.assertEqual(answer.json()["response"], {"blocks": 1, "tier": "nvme"})
+        try:
+            tier = self.get("/v1/tiers/nvme", self.server.operator).json()
+            self.assertEqual((tier["state"], tier["objects"]), ("draining", 0))
+            self.assertEqual(engine.lookup(session, ["a"]).json()["tiers"], ["dram"])
+            down = self.start("/v1/tiers/dram:drain", self.server.operator, Prefer="wait=60").json()
+            self.assertEqual((down["state"], down["error"]["code"]), ("failed", "no_space"))
+        finally:
+            up = self.server.call("PATCH", "/v1/tiers/nvme", self.server.operator, {"state": "up"},
+                                  {"Content-Type": "application/merge-patch+json"})
+            self.assertEqual(up.json()["state"], "up")
+        engine.fill(1, "b")
+        self.assertEqual(engine.offload(session, ["b"], [1], wait="durable").json()["results"], ["stored"])
+        refused = self.start("/v1/tiers/nvme:drain", self.admin)
+        self.assertEqual((refused.status, refused.code), (403, "forbidden"))
 
     def test_another_tenants_does_not_exist(self):
         where = self.start().headers["location"]
@@ -126,7 +150,8 @@ class Killed(rig.Suite):
         admin = self.server.key(tenant, "tenant_admin")
         self.server.session(admin)
         rig.wait_for("a head", lambda: self.server.call("GET", "/v1/audit/checkpoint", admin).status == 200)
-        for path, token in (("/v1/audit:verify", lambda: admin), ("/v1/tiers/dram:drain", lambda: self.server.operator)):
+        for path, token in (("/v1/audit:verify", lambda: admin), ("/v1/tiers/dram:drain", lambda: self.server.operator),
+                            ("/v1/tiers/nvme:drain", lambda: self.server.operator)):
             for fault in ("store/operation-start/committed", "store/operation-begin/commit", "store/operation-begin/committed",
                           "operation/begun", "operation/piece", "store/operation-end/commit", "store/operation-end/committed"):
                 self.server.stop()

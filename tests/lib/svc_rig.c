@@ -285,7 +285,7 @@ static void pause_a_little(void)
 enum kv_err kvt_svc_drain(struct kv_call *call)
 {
     struct kv_operation_view *operation KV_CLEANUP(kv_freep) = kv_alloc(sizeof *operation);
-    KV_TRY(kv_svc_drain_dram(call, operation));
+    KV_TRY(kv_svc_drain(call, KV_TIER_DRAM, operation));
     uint64_t deadline = kv_now_ns(&kv_env_system) + KVT_WAIT_S * KV_S_NS;
     while (!kv_operation_ended(operation) && kv_now_ns(&kv_env_system) < deadline) {
         pause_a_little();

@@ -154,7 +154,7 @@ Test(router, what_is_no_plain_word_is_not_captured)
                            "/v1//sessions/a",
                            "/v1/erasures//certificate",
                            "/V1/tiers",
-                           "/v1/tiers/nvme:drain",
+                           "/v1/tiers/object:drain",
                            "/livez/",
                            "/",
                            "",
