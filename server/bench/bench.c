@@ -11,6 +11,7 @@
 
 const struct kv_bench kv_benches[] = {
     {"policy", "decisions of policies over 10,000 tenants, and activating one", kv_bench_policy},
+    {"erase", "erasing sessions of three sizes, many at once, and what others wait meanwhile", kv_bench_erase},
     {"rest", "reading a session over HTTP against the library alone, and its latency", kv_bench_rest},
     {NULL, NULL, NULL},
 };
@@ -108,7 +109,7 @@ static void print_text(const struct kv_bench_result *result)
 
 static int usage(void)
 {
-    fputs("usage: kvrun bench NAME [--json]\n\n", stderr);
+    fputs("usage: kvrun bench NAME [--json] [--quick]\n\n", stderr);
     for (const struct kv_bench *bench = kv_benches; bench->name != NULL; bench++) {
         fprintf(stderr, "  %-10s %s\n", bench->name, bench->what);
     }
@@ -125,11 +126,11 @@ static const struct kv_bench *find(const char *name)
     return NULL;
 }
 
-static int run(const struct kv_bench *bench, bool json)
+static int run(const struct kv_bench *bench, bool json, bool quick)
 {
     struct kv_errinfo info = {0};
     struct kv_bench_result *result KV_CLEANUP(kv_freep) = kv_alloc(sizeof *result);
-    enum kv_err rc = result == NULL ? KV_E_NO_MEMORY : bench->run(result, &info);
+    enum kv_err rc = result == NULL ? KV_E_NO_MEMORY : bench->run(quick, result, &info);
     if (rc != KV_OK) {
         fprintf(stderr, "kvrun: bench %s: %s\n", bench->name, info.text[0] != '\0' ? info.text : kv_err_title(rc));
         return rc == KV_E_UNSUPPORTED ? CANNOT_RUN_HERE : 1;
@@ -145,10 +146,12 @@ static int run(const struct kv_bench *bench, bool json)
 int kv_bench_main(int argc, char **argv)
 {
     const char *name = NULL;
-    bool json = false;
+    bool json = false, quick = false;
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             json = true;
+        } else if (strcmp(argv[i], "--quick") == 0) {
+            quick = true;
         } else if (name == NULL && argv[i][0] != '-') {
             name = argv[i];
         } else {
@@ -156,5 +159,5 @@ int kv_bench_main(int argc, char **argv)
         }
     }
     const struct kv_bench *bench = find(name);
-    return bench == NULL ? usage() : run(bench, json);
+    return bench == NULL ? usage() : run(bench, json, quick);
 }

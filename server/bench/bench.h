@@ -38,7 +38,8 @@ struct kv_bench_result {
 
 struct kv_bench {
     const char *name, *what;
-    KV_RC (*run)(struct kv_bench_result *result, struct kv_errinfo *info);
+    /* `quick`: fewer and smaller rounds, to see that it works; of no use as a measurement. */
+    KV_RC (*run)(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
 };
 extern const struct kv_bench kv_benches[]; /* ended by a row without name */
 
@@ -49,11 +50,12 @@ void kv_bench_goal_least(struct kv_bench_result *result, const char *name, doubl
 void kv_bench_pair(struct kv_bench_result *result, const char *name, double base, double value);
 double kv_bench_percentile(double *values, size_t count, double percent); /* sorts */
 
-KV_RC kv_bench_policy(struct kv_bench_result *result, struct kv_errinfo *info);
-KV_RC kv_bench_rest(struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_policy(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_rest(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_erase(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
 
-/* The command. argv: NAME and --json, in any order. 0; 1 when a goal is missed; 2 for usage; 77 when this machine
- * lacks something that the bench needs. */
+/* The command. argv: NAME, --json and --quick, in any order. 0; 1 when a goal is missed; 2 for usage; 77 when this
+ * machine lacks something that the bench needs. */
 int kv_bench_main(int argc, char **argv);
 
 #endif

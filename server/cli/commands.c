@@ -308,7 +308,9 @@ static const struct cli_flag top_flags[] = {LETTER('d', "delay", "SECONDS", "bet
                                             LETTER('n', "count", "N", "end after so many looks", NULL), END};
 static const struct cli_flag demo_flags[] = {SWITCH("keep", CLI_LOCAL, NULL, "leave its folder behind"), END};
 
-static const struct cli_flag bench_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
+static const struct cli_flag bench_flags[] = {
+    SWITCH("json", CLI_LOCAL, NULL, "one JSON object"),
+    SWITCH("quick", CLI_LOCAL, NULL, "fewer and smaller rounds, to see that it works"), END};
 
 static const struct cli_flag doctor_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
 
