@@ -39,6 +39,7 @@ static const char *const op_names[] = {
     [KV_AUDIT_TIER_UPDATE] = "tier.update",
     [KV_AUDIT_KEY_RECOVER] = "key.recover",
     [KV_AUDIT_ROOT_ACCEPT_LOSS] = "root.accept_loss",
+    [KV_AUDIT_ERASE_PROVE] = "erase.prove",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

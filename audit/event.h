@@ -39,6 +39,7 @@ enum kv_audit_op {
     KV_AUDIT_TIER_UPDATE,
     KV_AUDIT_KEY_RECOVER,
     KV_AUDIT_ROOT_ACCEPT_LOSS,
+    KV_AUDIT_ERASE_PROVE,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

@@ -110,9 +110,10 @@ KV_RC kv_engine_fence(struct kv_engine *engine, const struct kv_id *scope, uint6
 KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, uint64_t *ret_blocks);
 
 /* Up to `max` headers of the scope's replicas, for the positive control of an erasure. Each header is appended to
- * `ret_headers`, its length to lens[]. Reads nvme where there is no dram copy. */
-KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, uint32_t max, struct kv_buf *ret_headers,
-                       uint32_t *ret_lens, uint32_t *ret_count);
+ * `ret_headers`, its length to lens[]. KV_TIER_NONE: from anywhere; KV_TIER_DRAM: blocks with a copy there;
+ * KV_TIER_NVME: blocks that are only there. Reads nvme where there is no dram copy. */
+KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, enum kv_tier_id tier, uint32_t max,
+                       struct kv_buf *ret_headers, uint32_t *ret_lens, uint32_t *ret_count);
 
 struct kv_scope_usage {
     uint64_t blocks, dram_blocks, nvme_blocks, dram_bytes, nvme_bytes, plaintext_bytes;

@@ -38,13 +38,14 @@ KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, 
     return KV_OK;
 }
 
-KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, uint32_t max, struct kv_buf *ret_headers,
-                       uint32_t *ret_lens, uint32_t *ret_count)
+KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, enum kv_tier_id tier, uint32_t max,
+                       struct kv_buf *ret_headers, uint32_t *ret_lens, uint32_t *ret_count)
 {
     uint64_t deadline = kv_now_ns(engine->conf.env) + (uint64_t)KV_MAX_TRANSFER_MS * KV_MS_NS;
     struct control control = {.kind = CONTROL_SAMPLE,
                               .deadline_ns = deadline,
                               .scope = scope,
+                              .tier = tier,
                               .count = max,
                               .ret_buf = ret_headers,
                               .ret_lens = ret_lens};

@@ -64,6 +64,7 @@ struct control {
     uint64_t deadline_ns;
     const struct kv_id *scope;
     struct kv_pool *pool;
+    enum kv_tier_id tier; /* KV_TIER_NONE: any */
     uint32_t count;
     const struct kv_block_id *block_ids;
     uint8_t *ret_tiers;

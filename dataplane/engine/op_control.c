@@ -191,6 +191,9 @@ static void begin_sample(struct lane *lane, struct control *control)
     uint32_t max = control->count < SAMPLE_MAX ? control->count : SAMPLE_MAX;
     for (struct link *l = scope->blocks.next; l != &scope->blocks && control->sampled_count < max; l = l->next) {
         struct entry *entry = entry_at(l);
+        if (control->tier != KV_TIER_NONE && (control->tier == KV_TIER_DRAM) != (entry->slot != NULL)) {
+            continue;
+        }
         kv_index_pin(lane->index, entry);
         control->sampled[control->sampled_count++] = entry;
     }

@@ -131,7 +131,7 @@ int cli_cert_get(struct cli *cli);
 int cli_cert_verify(struct cli *cli);
 int cli_cert_export(struct cli *cli);
 int cli_audit_tail(struct cli *cli);
-int cli_audit_verify(struct cli *cli);
+int cli_audit_verify(struct cli *cli); /* and of an erasure: an operation that says whether all is well */
 int cli_audit_export(struct cli *cli);
 int cli_events(struct cli *cli);
 int cli_op_wait(struct cli *cli);

@@ -263,6 +263,8 @@ static const struct cli_flag erase_flags[] = {
 static const struct cli_flag erasures_ls[] = {
     STATE_FILTER, TEXT("session", "SESSION", CLI_QUERY, "session_id", "of this session"),
     TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many; none: no members"), END};
+static const struct cli_flag erasures_prove[] = {
+    KIND(CLI_NUMBER, "samples", "N", CLI_BODY, "samples", "stored blocks of each tier to try: 8, at most 64"), END};
 static const struct cli_flag certs_get[] = {
     SWITCH("bundle", CLI_LOCAL, NULL, "the signed text, with its proof"),
     SWITCH("jws", CLI_LOCAL, NULL, "the signature alone, as a compact JWS"),
@@ -427,6 +429,8 @@ const struct cli_command cli_commands[] = {
     ROW("erasures get", "ERASURE", "one erasure", CLI_WAITS, GET("/v1/erasures/{0}")),
     ROW("erasures cancel", "ERASURE", "call it back, as long as that is possible", CLI_IDEMPOTENT,
         POST("/v1/erasures/{0}:cancel")),
+    ROW("erasures prove", "ERASURE", "try every key there is on what is left of an erased session", CLI_IDEMPOTENT,
+        POST("/v1/erasures/{0}:prove"), .flags = erasures_prove, .run = cli_audit_verify),
     ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .flags = certs_export,
         .columns = certificate_columns),
     ROW("certs get", "CERTIFICATE", "one certificate, by its id or its erasure's", CLI_FILES,

@@ -244,11 +244,17 @@ int cli_policy_test(struct cli *cli)
 int cli_audit_verify(struct cli *cli)
 {
     json_t *body = NULL;
-    int code = cli_body(cli, &body);
+    struct kv_buf path KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&path, CLI_PATH_SIZE);
+    int code = cli_target(cli, &path);
+    code = code != CLI_OK ? code : cli_body(cli, &body);
     if (code != CLI_OK) {
         return code;
     }
-    code = post(cli, body == NULL ? json_object() : body);
+    body = body == NULL ? json_object() : body;
+    struct cli_request request = {.method = "POST", .path = (const char *)path.data, .json = body};
+    code = cli_ask(cli, &request);
+    json_decref(body);
     const char *id = json_string_value(json_object_get(cli->answer, "id"));
     if (code == CLI_OK && id != NULL && strncmp(id, "opr_", 4) == 0) {
         char name[64];

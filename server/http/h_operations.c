@@ -7,11 +7,12 @@
 
 #include <stdio.h>
 
+#define PROVE_SAMPLES 8 /* of each tier, when nothing else is asked for */
 #define INDEX_MAX INT64_C(9007199254740991)
 
 const struct kv_field kv_q_operations[] = {
     {"state", KV_TEXT, false, 1, 16, "|queued|running|succeeded|failed|canceled|"},
-    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|tier.drain|root.rotate|"},
+    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|erasure.prove|tier.drain|root.rotate|"},
     {0},
 };
 
@@ -126,7 +127,9 @@ static KV_RC started(struct kv_call *call, struct kv_req *req)
 struct starter {
     const struct kv_field *fields; /* of its body */
     size_t field_count;
-    KV_RC (*use_case)(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation);
+    KV_RC(*use_case)
+    (struct kv_call *call, const struct kv_id *subject, kv_value *body, struct kv_operation_view *ret_operation);
+    struct kv_id subject; /* what the path names, where it does */
 };
 
 static KV_RC start(struct kv_call *call, struct kv_req *req, const struct starter *starter,
@@ -137,7 +140,7 @@ static KV_RC start(struct kv_call *call, struct kv_req *req, const struct starte
     uint64_t newest = kv_events_newest(kv_svc_events(call->svc));
     KV_TRY(kv_h_body(call, req, starter->fields, starter->field_count, &body));
     kv_h_on_commit(call, &answer);
-    KV_TRY(starter->use_case(call, body, view));
+    KV_TRY(starter->use_case(call, &starter->subject, body, view));
     if (!call->dry_run && waits(call, req, newest, view, started)) {
         call->render = NULL;
         return KV_OK;
@@ -151,14 +154,18 @@ static KV_RC start_new(struct kv_call *call, struct kv_req *req, const struct st
     return view == NULL ? KV_E_NO_MEMORY : start(call, req, starter, view);
 }
 
-static KV_RC drain_dram(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+static KV_RC drain_dram(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                        struct kv_operation_view *ret_operation)
 {
+    (void)subject;
     (void)body;
     return kv_svc_drain(call, KV_TIER_DRAM, ret_operation);
 }
 
-static KV_RC drain_nvme(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+static KV_RC drain_nvme(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                        struct kv_operation_view *ret_operation)
 {
+    (void)subject;
     (void)body;
     return kv_svc_drain(call, KV_TIER_NVME, ret_operation);
 }
@@ -173,8 +180,10 @@ KV_RC kv_h_nvme_drain(struct kv_call *call, struct kv_req *req)
     return start_new(call, req, &(struct starter){.use_case = drain_nvme});
 }
 
-static KV_RC rotate(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+static KV_RC rotate(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                    struct kv_operation_view *ret_operation)
 {
+    (void)subject;
     (void)body;
     return kv_svc_root_rotate(call, ret_operation);
 }
@@ -184,8 +193,10 @@ KV_RC kv_h_root_rotate(struct kv_call *call, struct kv_req *req)
     return start_new(call, req, &(struct starter){.use_case = rotate});
 }
 
-static KV_RC verify(struct kv_call *call, kv_value *body, struct kv_operation_view *ret_operation)
+static KV_RC verify(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                    struct kv_operation_view *ret_operation)
 {
+    (void)subject;
     bool range = kv_json_get(body, "from") != NULL || kv_json_get(body, "to") != NULL;
     if (kv_json_bool(body, "full", !range) == range) {
         return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/full",
@@ -204,7 +215,21 @@ KV_RC kv_h_audit_verify(struct kv_call *call, struct kv_req *req)
         {"to", KV_INT, false, 1, INDEX_MAX, NULL},
         {"full", KV_BOOL, false, 0, 0, NULL},
     };
-    return start_new(call, req, &(struct starter){KV_FIELDS(fields), verify});
+    return start_new(call, req, &(struct starter){KV_FIELDS(fields), .use_case = verify});
+}
+
+static KV_RC prove(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                   struct kv_operation_view *ret_operation)
+{
+    return kv_svc_erasure_prove(call, subject, (uint32_t)kv_json_int(body, "samples", PROVE_SAMPLES), ret_operation);
+}
+
+KV_RC kv_h_erasure_prove(struct kv_call *call, struct kv_req *req)
+{
+    static const struct kv_field fields[] = {{"samples", KV_INT, false, 1, KV_MAX_PROVE_SAMPLES, NULL}};
+    struct starter starter = {KV_FIELDS(fields), .use_case = prove};
+    KV_TRY(kv_h_path_id(call, req, "era", &starter.subject));
+    return start_new(call, req, &starter);
 }
 
 /* --- looking and cancelling -------------------------------------------------------------------------------------- */

@@ -27,7 +27,7 @@ kv_handler kv_h_erasure_create, kv_h_erasures, kv_h_erasure_get, kv_h_erasure_ca
 kv_handler kv_h_certificate, kv_h_certificate_text, kv_h_certificates, kv_h_certificate_get, kv_h_certificates_export,
     kv_h_certificate_verify;
 kv_handler kv_h_audit_entries, kv_h_audit_checkpoint, kv_h_audit_inclusion, kv_h_audit_consistency, kv_h_audit_verify,
-    kv_h_audit_export;
+    kv_h_erasure_prove, kv_h_audit_export;
 kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;
 
 /* What their queries take. */

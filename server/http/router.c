@@ -123,6 +123,7 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/erasures", T | A | E | V, API | TENANT | LIST, kv_h_erasures, kv_q_erasures},
     {"GET", "/v1/erasures/{}", T | E | A | V, API | TENANT | WAIT, kv_h_erasure_get, NULL},
     {"POST", "/v1/erasures/{}:cancel", T, API | TENANT | RESERVED | OPTIONAL_BODY, kv_h_erasure_cancel, NULL},
+    {"POST", "/v1/erasures/{}:prove", T | A | S, API | TENANT | ONCE | WAIT | OPTIONAL_BODY, kv_h_erasure_prove, NULL},
     {"GET", "/v1/erasures/{}/certificate", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate, NULL},
     {"GET", "/v1/erasures/{}/certificate.txt", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_text, NULL},
     {"GET", "/v1/certificates", T | A, API | TENANT | LIST, kv_h_certificates, kv_q_certificates},
@@ -137,9 +138,9 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/audit:verify", T | A | O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_audit_verify, NULL},
     {"GET", "/v1/audit:export", T | A | O, API | ANY_ACCEPT, kv_h_audit_export, kv_q_audit_export},
 
-    {"GET", "/v1/operations", T | A | O, API | LIST, kv_h_operations, kv_q_operations},
-    {"GET", "/v1/operations/{}", T | A | O, API | WAIT, kv_h_operation_get, NULL},
-    {"POST", "/v1/operations/{}:cancel", T | A | O, API | RESERVED | OPTIONAL_BODY, kv_h_operation_cancel, NULL},
+    {"GET", "/v1/operations", T | A | O | S, API | LIST, kv_h_operations, kv_q_operations},
+    {"GET", "/v1/operations/{}", T | A | O | S, API | WAIT, kv_h_operation_get, NULL},
+    {"POST", "/v1/operations/{}:cancel", T | A | O | S, API | RESERVED | OPTIONAL_BODY, kv_h_operation_cancel, NULL},
 };
 const unsigned kv_route_count = sizeof kv_routes / sizeof kv_routes[0];
 

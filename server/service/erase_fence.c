@@ -40,7 +40,7 @@ static KV_RC collect_samples(struct kv_svc *svc, const struct kv_id *session, st
     struct kv_buf headers;
     uint32_t lens[ERASE_SAMPLES_MAX], count = 0;
     kv_buf_init(&headers, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = kv_engine_sample(svc->engine, session, ERASE_SAMPLES_MAX, &headers, lens, &count);
+    enum kv_err rc = kv_engine_sample(svc->engine, session, KV_TIER_NONE, ERASE_SAMPLES_MAX, &headers, lens, &count);
     size_t at = 0;
     for (uint32_t i = 0; i < count && rc == KV_OK; i++) {
         uint8_t len[4];

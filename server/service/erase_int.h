@@ -25,6 +25,7 @@
     } while (0)
 
 #define ERASE_SAMPLES_MAX 8
+#define ERASE_PROVE_MAX 64u /* KV_MAX_PROVE_SAMPLES, as the size of an array */
 #define ERASE_SAMPLE_BYTES_MAX (1024 * 1024)
 
 struct erase_round {
@@ -98,7 +99,7 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job);
 /* Samples as stored: u32 length and header, one after the other. */
 struct erase_samples {
     struct kv_buf bytes;
-    struct kv_bytes headers[ERASE_SAMPLES_MAX];
+    struct kv_bytes headers[ERASE_PROVE_MAX]; /* ERASE_SAMPLES_MAX of an erasure */
     size_t count;
 };
 KV_RC erase_samples_load(struct erase_round *round, const struct kv_id *erasure, struct erase_samples *ret_samples);
@@ -106,5 +107,14 @@ void erase_samples_done(struct erase_samples *samples);
 /* How many of the samples open under K_block of this slot secret. */
 KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_secret *slot,
                         const struct kv_store_erasure *job, uint32_t *ret_opened);
+
+/* Every key of the slot's leaf, the slot's own among them when it is there. */
+struct erase_tried {
+    uint32_t keys, opened; /* keys that there are; samples that opened under one of them */
+    bool absent;           /* the slot itself */
+};
+/* In a transaction that holds kroot FOR SHARE. */
+KV_RC erase_try_leaf(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_erasure *job,
+                     const struct erase_samples *samples, struct erase_tried *ret_tried);
 
 #endif

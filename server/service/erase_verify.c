@@ -134,21 +134,19 @@ struct verify_tx {
     bool absent;
 };
 
-/* The slot is gone; and none of the live slots of its leaf opens a sample. */
-static KV_RC try_leaf(struct verify_tx *tx, const struct kv_ktree_store *rows, const struct erase_samples *samples)
+KV_RC erase_try_leaf(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_erasure *job,
+                     const struct erase_samples *samples, struct erase_tried *ret_tried)
 {
-    const struct kv_store_erasure *job = tx->job;
-    uint32_t first = job->slot / KV_TREE_FANOUT * KV_TREE_FANOUT, opened = 0;
-    tx->absent = false;
+    uint32_t first = job->slot / KV_TREE_FANOUT * KV_TREE_FANOUT;
+    struct erase_tried tried = {0};
     for (uint32_t slot = first; slot < first + KV_TREE_FANOUT; slot++) {
         struct kv_secret *secret = NULL;
         if (slot != job->slot && samples->count == 0) {
             continue;
         }
-        enum kv_err rc =
-            kv_ktree_slot(tx->round->svc->tree, rows, &job->tenant, job->directory_slot, slot, false, &secret);
+        enum kv_err rc = kv_ktree_slot(svc->tree, rows, &job->tenant, job->directory_slot, slot, false, &secret);
         if (rc == KV_E_SESSION_ERASED) {
-            tx->absent = tx->absent || slot == job->slot;
+            tried.absent = tried.absent || slot == job->slot;
             continue;
         }
         KV_TRY(rc);
@@ -156,9 +154,10 @@ static KV_RC try_leaf(struct verify_tx *tx, const struct kv_ktree_store *rows, c
         rc = erase_samples_try(samples, secret, job, &here);
         kv_secret_free(secret);
         KV_TRY(rc);
-        opened += here;
+        tried.opened += here;
+        tried.keys++;
     }
-    tx->job->facts.opened_after = opened;
+    *ret_tried = tried;
     return KV_OK;
 }
 
@@ -173,9 +172,12 @@ static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct svc_tree_store store = {.pg = pg, .info = info};
     struct kv_ktree_store rows = svc_tree_store(&store);
     struct erase_samples samples;
+    struct erase_tried tried = {0};
     KV_TRY(erase_samples_load(tx->round, &tx->job->id, &samples));
-    enum kv_err rc = try_leaf(tx, &rows, &samples);
+    enum kv_err rc = erase_try_leaf(tx->round->svc, &rows, tx->job, &samples, &tried);
     erase_samples_done(&samples);
+    tx->absent = tried.absent;
+    tx->job->facts.opened_after = tried.opened;
     return rc;
 }
 

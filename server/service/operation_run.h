@@ -20,7 +20,16 @@ struct svc_operation_run {
 /* One piece, of about a second at most. What may be repeated after a crash is repeated from the last durable position.
  * An error ends the operation, but for KV_E_DB_UNAVAILABLE, KV_E_BUSY and KV_E_TIMEOUT: those are tried again. */
 typedef KV_RC svc_operation_piece(struct svc_operation_run *run);
-svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate;
+svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate, svc_run_erasure_prove;
+
+struct kv_operation_view;
+struct svc_operation_new {
+    const char *kind, *params;         /* JSON of ours */
+    const struct kv_audit_event *also; /* an entry beside that of the start; NULL: none */
+};
+/* The row, its entries, and the executor's wake-up: what every use case that starts one ends with. */
+KV_RC svc_operation_start(struct kv_call *call, const struct svc_operation_new *asked,
+                          struct kv_operation_view *ret_operation);
 
 void *svc_operations_main(void *svc);
 void svc_operations_signal(struct kv_svc *svc);

@@ -24,6 +24,7 @@ bool kv_operation_ended(const struct kv_operation_view *operation)
 struct start_tx {
     struct kv_call *call;
     struct kv_operation_view *view;
+    const struct kv_audit_event *also;
 };
 
 static KV_RC record(struct kv_call *call, struct kv_pg *pg, enum kv_audit_op op, const struct kv_store_operation *row,
@@ -43,19 +44,22 @@ static KV_RC start_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct start_tx *tx = ctx;
     KV_TRY(kv_store_operation_insert(pg, &tx->view->row, (uint64_t)KV_MAX_OPERATIONS_OPEN, info));
     KV_TRY(record(tx->call, pg, KV_AUDIT_OPERATION_START, &tx->view->row, info));
+    if (tx->also != NULL) {
+        KV_TRY(svc_audit(tx->call->svc, pg, tx->also, KV_BYTES(NULL, 0), info));
+    }
     return kv_store_operation_get(pg, &tx->view->row.id, info, &tx->view->row);
 }
 
-static KV_RC start(struct kv_call *call, const char *kind, const char *params, struct kv_operation_view *view)
+KV_RC svc_operation_start(struct kv_call *call, const struct svc_operation_new *asked, struct kv_operation_view *view)
 {
     view->row = (struct kv_store_operation){.tenant = call->who.tenant,
                                             .created_by = call->who.key,
                                             .instance = call->svc->instance,
                                             .created_us = call->svc->env->realtime_us(call->svc->env->ctx)};
-    snprintf(view->row.kind, sizeof view->row.kind, "%s", kind);
-    snprintf(view->row.params, sizeof view->row.params, "%s", params);
+    snprintf(view->row.kind, sizeof view->row.kind, "%s", asked->kind);
+    snprintf(view->row.params, sizeof view->row.params, "%s", asked->params);
     KV_TRY(kv_id_new(call->svc->env, &view->row.id));
-    struct start_tx tx = {.call = call, .view = view};
+    struct start_tx tx = {.call = call, .view = view, .also = asked->also};
     KV_TRY(svc_tx(call, KV_TX_OPERATION_START, start_tx, &tx));
     if (!call->dry_run) {
         svc_operation_publish(call->svc, &view->row);
@@ -97,7 +101,8 @@ KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *ran
     kv_hex_encode(head.root.b, sizeof head.root.b, root);
     snprintf(params, sizeof params, "{\"from\":%" PRIu64 ",\"root\":\"%s\",\"size\":%" PRIu64 ",\"to\":%" PRIu64 "}",
              range->from, root, head.size, to);
-    return start(call, "audit.verify", params, ret_operation);
+    struct svc_operation_new asked = {.kind = "audit.verify", .params = params};
+    return svc_operation_start(call, &asked, ret_operation);
 }
 
 KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operation_view *ret_operation)
@@ -110,8 +115,9 @@ KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operati
     if (!kv_svc_tier(call->svc, tier, &view)) {
         return kv_fail(&call->info, KV_E_NOT_FOUND, "no such tier here; GET /v1/tiers names those that are");
     }
-    return start(call, "tier.drain", tier == KV_TIER_DRAM ? "{\"tier\":\"dram\"}" : "{\"tier\":\"nvme\"}",
-                 ret_operation);
+    struct svc_operation_new asked = {.kind = "tier.drain",
+                                      .params = tier == KV_TIER_DRAM ? "{\"tier\":\"dram\"}" : "{\"tier\":\"nvme\"}"};
+    return svc_operation_start(call, &asked, ret_operation);
 }
 
 KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation)
@@ -120,7 +126,8 @@ KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_ope
         return kv_fail(&call->info, KV_E_FORBIDDEN, "replacing the root of erasure needs the operator role");
     }
     KV_TRY(svc_may_work(call->svc, &call->info));
-    return start(call, "root.rotate", "{}", ret_operation);
+    struct svc_operation_new asked = {.kind = "root.rotate", .params = "{}"};
+    return svc_operation_start(call, &asked, ret_operation);
 }
 
 /* --- looking at them --------------------------------------------------------------------------------------------- */

@@ -22,6 +22,11 @@ struct kv_audit_range {
 };
 KV_RC kv_svc_audit_verify(struct kv_call *call, const struct kv_audit_range *range,
                           struct kv_operation_view *ret_operation);
+/* Reads up to `samples` (at most KV_MAX_PROVE_SAMPLES) stored blocks of each tier here of a session that was erased,
+ * and tries all keys of its leaf on them; checks the certificate again; tries a session that lives as the control.
+ * KV_E_NOT_FOUND; KV_E_NOT_YET: not certified. */
+KV_RC kv_svc_erasure_prove(struct kv_call *call, const struct kv_id *erasure, uint32_t samples,
+                           struct kv_operation_view *ret_operation);
 /* Writes every block of memory down and frees it. Operators. */
 KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operation_view *ret_operation);
 

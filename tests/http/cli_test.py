@@ -267,6 +267,17 @@ class Requests(WithCanned):
             done = self.kvrun("erase", "ses_1", "--yes", "--wait", "-o", "jsonl")
             self.assertEqual((done.returncode, json.loads(done.stdout)["state"]), (code, state), done.stderr)
 
+    def test_a_proof_ends_as_its_verdict_says(self):
+        for ok, verdict, code in ((True, "nothing_left", 0), (False, "opened", 7), (False, "no_control", 7)):
+            Canned.answers["/v1/erasures/era_1:prove"] = (202, {"id": "opr_1", "done": False}, {})
+            Canned.answers["/v1/operations/opr_1"] = (200, {"id": "opr_1", "state": "succeeded", "done": True,
+                                                            "response": {"ok": ok, "verdict": verdict}}, {})
+            done = self.kvrun("erasures", "prove", "era_1", "--samples", "64")
+            self.assertEqual(done.returncode, code, done.stderr)
+            self.assertIn(verdict, done.stdout)
+        Canned.answers["/v1/erasures/era_1:prove"] = self.problem(409, "not_yet")
+        self.assertNotEqual(self.kvrun("erasures", "prove", "era_1").returncode, 0)
+
     def test_a_new_secret_is_shown_or_kept_never_both(self):
         Canned.answers["/v1/tenants/ten_1/api-keys"] = (201, {"id": "key_1", "secret": "kvrun_live_new"}, {})
         done = self.kvrun("keys", "create", "engine", "--role", "engine", "--tenant", "ten_1")
@@ -620,6 +631,8 @@ class RealServer(rig.Suite):
         self.assertEqual((done.returncode, json.loads(done.stdout)["state"]), (0, "certified"), done.stderr)
         erasure = json.loads(done.stdout)["id"]
         self.assertEqual(self.kvrun("sessions", "get", session, key=secret).returncode, 3)
+        proof = self.json("erasures", "prove", erasure, key=secret)
+        self.assertEqual((proof["ok"], proof["verdict"], proof["certificate_ok"]), (True, "nothing_left", True))
         os.mkdir(os.path.join(self.server.folder, "c"))
         done = self.kvrun("certs", "get", erasure, "-o", "c/cert.txt", "--with-keys", key=secret)
         self.assertEqual(done.returncode, 0, done.stderr)

@@ -101,6 +101,55 @@ class Operations(rig.Suite):
         rig.wait_for("the entry", lambda: self.get("/v1/audit/entries?op=operation.start").json()["data"])
 
 
+class Proof(rig.Suite):
+    """What is left of an erased session, tried for an auditor."""
+
+    @classmethod
+    def setUpClass(cls):
+        super().setUpClass()
+        cls.tenant = cls.server.tenant("proof")
+        cls.keys = {role: cls.server.key(cls.tenant, role) for role in ("tenant_admin", "auditor", "engine", "viewer")}
+        cls.keys["security_officer"] = cls.server.key(cls.tenant, "security_officer")
+        session = cls.server.session(cls.keys["tenant_admin"])
+        answer = cls.server.call("POST", "/v1/erasures", cls.keys["tenant_admin"], {"scope": {"session_id": session}},
+                                 {"Prefer": "wait=30"})
+        cls.erasure = answer.json()
+
+    def prove(self, role="auditor", erasure=None, body=None, wait=30):
+        return self.server.call("POST", f"/v1/erasures/{erasure or self.erasure['id']}:prove", self.keys[role], body,
+                                headers={"Prefer": f"wait={wait}"} if wait else {})
+
+    def test_it_is_an_operation_with_a_verdict(self):
+        answer = self.prove()
+        self.assertEqual((answer.status, answer.json()["kind"], answer.json()["state"]), (200, "erasure.prove", "succeeded"))
+        response = answer.json()["response"]
+        self.assertEqual((response["ok"], response["verdict"], response["certificate_ok"]), (True, "nothing_left", True))
+        self.assertEqual(response["erasure"], self.erasure["id"])
+        self.assertEqual([(t["name"], t["opened"]) for t in response["tiers"]], [("dram", 0), ("nvme", 0)])
+        self.assertEqual(self.prove(wait=0).status, 202)
+
+    def test_who_may(self):
+        for role, status in (("tenant_admin", 200), ("security_officer", 200), ("engine", 403), ("viewer", 403)):
+            self.assertEqual(self.prove(role).status, status, role)
+        where = self.prove("security_officer").headers["location"]
+        self.assertEqual(self.server.call("GET", where, self.keys["security_officer"]).status, 200)
+        other = self.server.key(self.server.tenant("other"), "auditor")
+        answer = self.server.call("POST", f"/v1/erasures/{self.erasure['id']}:prove", other)
+        self.assertEqual((answer.status, answer.code), (404, "not_found"))
+        self.assertEqual(self.prove(erasure=f"era_{E26}").status, 404)
+
+    def test_how_many(self):
+        self.assertEqual(self.prove(body={"samples": 64}).status, 200)
+        for wrong in (0, 65, "x"):
+            self.assertEqual(self.prove(body={"samples": wrong}).code, "invalid_request", wrong)
+
+    def test_the_log_has_it(self):
+        self.prove()
+        found = rig.wait_for("the entry", lambda: self.server.call("GET", "/v1/audit/entries?op=erase.prove",
+                                                                   self.keys["auditor"]).json()["data"])
+        self.assertIn(self.erasure["id"], found[0]["entry"])
+
+
 class Full(rig.Suite):
     """As many operations as may be are open, and none goes on: cancelling and erasing still work."""
     server_options = ("--rate.default=0", "--rate.erase=1000000")

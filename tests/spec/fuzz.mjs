@@ -201,7 +201,7 @@ function check(op, request, answer) {
     const { status } = answer;
     const where = `${answer.method} ${answer.target} -> ${status} ${answer.body.slice(0, 200)}`;
     // Engines and open operations are bounded; places come free as leases run out and operations end.
-    const bounded = ["/v1/engines", "/v1/audit:verify", "/v1/tiers/dram:drain", "/v1/tiers/nvme:drain"];
+    const bounded = ["/v1/engines", "/v1/audit:verify", "/v1/tiers/dram:drain", "/v1/tiers/nvme:drain", "/v1/erasures/{erasure_id}:prove"];
     if (status === 503 && bounded.includes(op.path) && JSON.parse(answer.body).code === "busy") return;
     if (status >= 500 && !(status === 501 && (request.mode === "method" || request.mode === "header"))) throw new Error(`a server error: ${where}`);
     if (request.mode === "method" && answer.method !== op.method) {

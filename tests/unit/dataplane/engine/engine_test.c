@@ -405,14 +405,14 @@ Test(engine_nvme, blocks_that_policy_keeps_from_dram_only_pass_through_it)
     cr_assert(eq(u32, tiers_of(0), 1u << KV_TIER_NVME), "nor do they stay after a restore");
 }
 
-static void sample_opens_with(uint32_t expected)
+static void sample_opens_with(enum kv_tier_id tier, uint32_t expected)
 {
     struct kv_buf headers;
     uint32_t lens[8], count = 0;
     struct kv_scope_keys keys;
     size_t at = 0;
     kv_buf_init(&headers, 1u << 20);
-    cr_assert(eq(int, kv_engine_sample(rig.engine, &rig.scope, 8, &headers, lens, &count), KV_OK));
+    cr_assert(eq(int, kv_engine_sample(rig.engine, &rig.scope, tier, 8, &headers, lens, &count), KV_OK));
     cr_assert(eq(u32, count, expected));
     cr_assert(eq(int, kv_keyring_borrow(rig.keyring, &rig.scope, &keys), KV_OK));
     for (uint32_t i = 0; i < count; i++) {
@@ -429,13 +429,18 @@ static void sample_opens_with(uint32_t expected)
 
 Test(engine_nvme, samples_of_headers_open_with_the_key_from_dram_and_from_nvme)
 {
-    sample_opens_with(0);
+    sample_opens_with(KV_TIER_NONE, 0);
     cr_assert(kvt_store(&rig, KV_WAIT_DURABLE, 0, 5));
-    sample_opens_with(5);
+    sample_opens_with(KV_TIER_NONE, 5);
+    sample_opens_with(KV_TIER_DRAM, 5);
+    sample_opens_with(KV_TIER_NVME, 0);
     kvt_rig_restart(&rig);
-    sample_opens_with(5);
-    cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 10, 5));
-    sample_opens_with(8);
+    sample_opens_with(KV_TIER_DRAM, 0);
+    sample_opens_with(KV_TIER_NVME, 5);
+    cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 10, 2));
+    sample_opens_with(KV_TIER_DRAM, 7); /* what was read of nvme is in dram, too */
+    cr_assert(kvt_store(&rig, KV_WAIT_DRAM, 12, 3));
+    sample_opens_with(KV_TIER_NONE, 8);
 }
 
 Test(engine_dram, draining_without_nvme_says_that_there_is_no_room)
