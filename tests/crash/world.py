@@ -28,9 +28,9 @@ class World:
         os.chmod(self.folder, 0o711)  # the private database runs as another user
         self.pools = [engine.Pool(*pool) for pool in POOLS]
         self.ledger, self.heads, self.keys, self.clients = Ledger(), {}, {}, []
-        anchor = os.path.join(self.folder, "anchor")  # which must take no kill for a database that was put back
-        open(anchor, "x").close()
-        self.server = Server(tools.kvrun, self.folder, OPTIONS + ["--anchor.file=" + anchor], cluster.database(name) if cluster else None)
+        self.anchor = os.path.join(self.folder, "anchor")  # which must take no kill for a database that was put back
+        open(self.anchor, "x").close()
+        self.server = Server(tools.kvrun, self.folder, OPTIONS + ["--anchor.file=" + self.anchor], cluster.database(name) if cluster else None)
         try:
             self.first_start(first_fault)
         except Exception:
