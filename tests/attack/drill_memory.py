@@ -5,24 +5,26 @@ import os
 
 PAGE = 4096
 RESERVED_BYTES = 1 << 36  # so much in one piece is a sanitizer's shadow
+SHARED = "/memfd:"  # of which the kernel forgets in a process what it can find again; a read brings it back
 STEP = 1 << 20
 PAGE_TABLE_STEP = 1 << 28
 PRESENT = 1 << 62  # in memory or in swap
 
 
 def mappings(pid):
-    """(first, end, whether it is for keys, whether a core file has it) of each in which there is anything."""
+    """(first, end, name, whether it is for keys, whether a core file has it) of each in which there is anything."""
     first = end = there = 0
+    name = ""
     with open(f"/proc/{pid}/smaps") as file:
         for line in file:
             words = line.split()
             if words[0][-1] != ":":
                 first, end = (int(word, 16) for word in words[0].split("-"))
-                there = 0
+                there, name = 0, words[5] if len(words) > 5 else ""
             elif words[0] in ("Rss:", "Swap:"):
                 there += int(words[1])
-            elif words[0] == "VmFlags:" and there > 0 and end - first < RESERVED_BYTES:
-                yield first, end, "wf" in words[1:], "dd" not in words[1:]
+            elif words[0] == "VmFlags:" and (there > 0 or name.startswith(SHARED)) and end - first < RESERVED_BYTES:
+                yield first, end, name, "wf" in words[1:], "dd" not in words[1:]
 
 
 def present(pagemap, first, end):
@@ -53,8 +55,8 @@ def image(pid, whole, keys, core=os.devnull):
     sizes = {"whole": 0, "keys": 0, "unreadable": 0}
     with open(f"/proc/{pid}/mem", "rb", 0) as memory, open(f"/proc/{pid}/pagemap", "rb", 0) as pagemap, \
             open(whole, "wb") as whole_file, open(keys, "wb") as keys_file, open(core, "wb") as core_file:
-        for first, end, for_keys, in_core in mappings(pid):
-            for begin, stop in present(pagemap, first, end):
+        for first, end, name, for_keys, in_core in mappings(pid):
+            for begin, stop in [(first, end)] if name.startswith(SHARED) else present(pagemap, first, end):
                 for at in range(begin, stop, STEP):
                     size = min(STEP, stop - at)
                     try:

@@ -189,12 +189,14 @@ static void search_mapping(int memory, int pagemap, const struct mapping *mappin
 {
     static uint64_t entries[CHUNK / 4096];
     uint64_t page = (uint64_t)sysconf(_SC_PAGESIZE), piece = page * (sizeof entries / sizeof entries[0]);
+    /* Of memory that is shared the kernel forgets in a process what it can find again; a read brings it back. */
+    bool all = strncmp(mapping->name, "/memfd:", 7) == 0;
     for (uint64_t at = mapping->start; at < mapping->end; at += piece) {
         uint64_t len = mapping->end - at < piece ? mapping->end - at : piece;
         ssize_t got = pread(pagemap, entries, (size_t)(len / page) * 8, (off_t)(at / page * 8));
         for (size_t i = 0; got > 0 && i < (size_t)got / 8; i++) {
             size_t from = i;
-            while (i < (size_t)got / 8 && is_present(entries, i)) {
+            while (i < (size_t)got / 8 && (all || is_present(entries, i))) {
                 i++;
             }
             if (i > from) {
