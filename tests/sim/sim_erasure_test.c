@@ -326,12 +326,19 @@ static void take(struct loot *loot, const char *path, KV_RC (*add)(struct loot *
     fclose(file);
 }
 
+static void take_tally(void *ctx, const struct tally_of_scope *tally)
+{
+    struct tally *sum = ctx;
+    sum->copies += tally->tally.copies;
+    sum->opened += tally->tally.opened;
+}
+
 static struct tally attack(struct opener *opener, const char *folder, const struct kv_id *session)
 {
-    struct copies copies;
+    struct copies copies = {0};
     struct tally tally = {0};
-    HOLDS(copies_list(folder, session, false, &copies) == KV_OK, "%s", folder);
-    copies_open(&copies, opener, &tally);
+    HOLDS(copies_add_folder(&copies, folder, session, false) == KV_OK, "%s", folder);
+    copies_open(&copies, opener, 1, take_tally, &tally);
     copies_done(&copies);
     return tally;
 }
