@@ -252,7 +252,8 @@ class Drill:
         """The control: everything as it is before the first erasure."""
         self.server.dump(self.path("before.sql"))
         rows = ["--dump", self.path("before.sql")]
-        raw, roots = self.collect("loot.before", *rows, "--raw", self.database.backups, "--raw", self.database.archive)
+        whole = [option for backup in list(self.database.taken) for option in ("--raw", backup)]  # the next one is on its way
+        raw, roots = self.collect("loot.before", *rows, *whole, "--raw", self.database.archive)
         found, says = self.attack(*raw, *rows, *self.root_options(roots), "--arena", self.path("nvme.before"))
         erased, live = self.all_opened(found, self.load.erased), self.all_opened(found, self.load.live)
         self.note(f"before: opened {erased} of {len(self.load.erased)} (and {live} of {len(self.load.live)} that will live); "

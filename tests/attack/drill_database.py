@@ -24,7 +24,7 @@ wal_level = replica
 wal_keep_size = 64MB
 wal_compression = off
 archive_mode = on
-archive_command = 'test ! -f {archive}/%f && cp %p {archive}/%f.part && mv {archive}/%f.part {archive}/%f'
+archive_command = 'test ! -f {archive}/%f && cp %p {scratch}/%f && mv {scratch}/%f {archive}/%f'
 restore_command = 'cp {archive}/%f %p'
 """
 
@@ -95,7 +95,7 @@ class Database(Postgres):
         run(postgres_program("initdb"), "-D", self.data, "-U", "kvrun", "--auth=trust", "--no-sync", "--no-instructions", "-E", "UTF8",
             "--locale=C", "--data-checksums", "--wal-segsize=1")
         with open(os.path.join(self.data, "postgresql.conf"), "a") as file:
-            file.write(CONFIGURATION.format(archive=self.archive))
+            file.write(CONFIGURATION.format(archive=self.archive, scratch=self.scratch))
         self.start()
         wait_until(lambda: self.says("select true"), WAIT_SECONDS, "PostgreSQL's start")
         for name in ("template0", "template1"):  # two thirds of a base backup of a small database, and of no use here
