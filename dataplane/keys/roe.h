@@ -6,6 +6,9 @@
  *          create(R')               commit(R', R)
  *   {R}  ------------->  {R, R'}  ----------------->  {R'}          discard(R'): {R, R'} -> {R}
  *
+ *          retire(R)
+ *  {R}  ------------->  {}         the root that comes after it is another provider's
+ *
  * commit with a zero `old` makes the first root active. Thread: one caller at a time.
  *
  * Shared providers (pkcs11, transit) serve several processes at once. They cannot compare and swap, so the fence of the
@@ -65,6 +68,9 @@ struct kv_roe_ops {
     /* Destroys `old` durably and makes `fresh` the active one. KV_E_STALE when either id is not what is there. Already
      * done (fresh active, old absent) is KV_OK with a receipt. */
     KV_RC (*commit)(struct kv_roe *roe, const struct kv_id *fresh, const struct kv_id *old, struct kv_roe_receipt *ret);
+    /* Destroys the active `old` durably; `fresh`, of another provider, took its place. KV_E_STALE: another one is
+     * active. KV_E_INVALID_STATE: one is staged. Already done (none is active) is KV_OK with a receipt. */
+    KV_RC (*retire)(struct kv_roe *roe, const struct kv_id *old, const struct kv_id *fresh, struct kv_roe_receipt *ret);
     /* Destroys the staged one. Absent is KV_OK; the active one, and one of a later fence, is KV_E_STALE. */
     KV_RC (*discard)(struct kv_roe *roe, const struct kv_id *staged);
     /* Zero ids where there is none. Reads the medium afresh. */

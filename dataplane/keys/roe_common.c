@@ -64,6 +64,21 @@ KV_RC kv_roe_plan_discard(const struct kv_roe_view *view, const struct kv_id *st
     return KV_OK;
 }
 
+KV_RC kv_roe_plan_retire(const struct kv_roe_view *view, const struct kv_id *old, enum kv_roe_step *ret_step)
+{
+    if (kv_id_is_zero(old)) {
+        return KV_E_INVALID_REQUEST;
+    }
+    if (!kv_id_is_zero(&view->staged)) {
+        return KV_E_INVALID_STATE;
+    }
+    if (!kv_id_is_zero(&view->active) && !kv_id_equal(&view->active, old)) {
+        return KV_E_STALE;
+    }
+    *ret_step = kv_id_is_zero(&view->active) ? KV_ROE_NOTHING : KV_ROE_DESTROY;
+    return KV_OK;
+}
+
 KV_RC kv_roe_shelf_add(struct kv_roe_shelf *shelf, const struct kv_roe_key *key)
 {
     if (kv_roe_shelf_find(shelf, &key->id) != NULL) {

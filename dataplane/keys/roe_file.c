@@ -231,6 +231,25 @@ static KV_RC file_commit(struct kv_roe *base, const struct kv_id *fresh, const s
     return kv_roe_receipt_make(roe->medium.env, kv_roe_file.name, fresh, old, ret_receipt);
 }
 
+static KV_RC file_retire(struct kv_roe *base, const struct kv_id *old, const struct kv_id *fresh,
+                         struct kv_roe_receipt *ret_receipt)
+{
+    struct file_roe *roe = file_of(base);
+    struct look look;
+    enum kv_roe_step step = KV_ROE_NOTHING;
+    KV_TRY(look_at(roe, &look));
+    KV_TRY(kv_roe_plan_retire(&look.view, old, &step));
+    /* Whatever is not empty: a torn slot may still hold the bytes of `old`. */
+    for (unsigned slot = 0; slot < KV_ROE_SLOTS; slot++) {
+        if (look.slots[slot].state != KV_ROE_SLOT_EMPTY) {
+            enum kv_err rc = kv_medium_destroy_slot(&roe->medium, slot);
+            kv_medium_forget(&roe->medium);
+            KV_TRY(rc);
+        }
+    }
+    return kv_roe_receipt_make(roe->medium.env, kv_roe_file.name, fresh, old, ret_receipt);
+}
+
 static KV_RC file_discard(struct kv_roe *base, const struct kv_id *staged)
 {
     struct file_roe *roe = file_of(base);
@@ -292,6 +311,7 @@ const struct kv_roe_ops kv_roe_file = {
     .wrap = file_wrap,
     .unwrap = file_unwrap,
     .commit = file_commit,
+    .retire = file_retire,
     .discard = file_discard,
     .list = file_list,
     .describe = file_describe,

@@ -93,6 +93,12 @@ static KV_RC shared_commit(struct kv_roe *roe, const struct kv_id *fresh, const 
     LOCKED(roe, kv_roe_file.commit(file_of(roe), fresh, old, ret_receipt));
 }
 
+static KV_RC shared_retire(struct kv_roe *roe, const struct kv_id *old, const struct kv_id *fresh,
+                           struct kv_roe_receipt *ret_receipt)
+{
+    LOCKED(roe, kv_roe_file.retire(file_of(roe), old, fresh, ret_receipt));
+}
+
 static KV_RC shared_discard(struct kv_roe *roe, const struct kv_id *staged)
 {
     LOCKED(roe, kv_roe_file.discard(file_of(roe), staged));
@@ -129,6 +135,7 @@ const struct kv_roe_ops kv_roe_file_shared = {
     .wrap = shared_wrap,
     .unwrap = shared_unwrap,
     .commit = shared_commit,
+    .retire = shared_retire,
     .discard = shared_discard,
     .list = shared_list,
     .describe = shared_describe,

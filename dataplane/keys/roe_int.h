@@ -56,6 +56,8 @@ KV_RC kv_roe_plan_commit(const struct kv_roe_view *view, const struct kv_id *fre
                          enum kv_roe_step *ret_step);
 KV_RC kv_roe_plan_discard(const struct kv_roe_view *view, const struct kv_id *staged, enum kv_roe_step *ret_step);
 
+KV_RC kv_roe_plan_retire(const struct kv_roe_view *view, const struct kv_id *old, enum kv_roe_step *ret_step);
+
 KV_RC kv_roe_receipt_make(const struct kv_env *env, const char *provider, const struct kv_id *fresh,
                           const struct kv_id *old, struct kv_roe_receipt *ret_receipt);
 

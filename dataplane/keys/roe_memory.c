@@ -90,6 +90,18 @@ static KV_RC memory_commit(struct kv_roe *base, const struct kv_id *fresh, const
     return kv_roe_receipt_make(roe->env, kv_roe_memory.name, fresh, old, ret_receipt);
 }
 
+static KV_RC memory_retire(struct kv_roe *base, const struct kv_id *old, const struct kv_id *fresh,
+                           struct kv_roe_receipt *ret_receipt)
+{
+    struct memory_roe *roe = memory_of(base);
+    enum kv_roe_step step = KV_ROE_NOTHING;
+    KV_TRY(kv_roe_plan_retire(&roe->view, old, &step));
+    kv_secret_free(roe->active_key);
+    roe->active_key = NULL;
+    roe->view.active = (struct kv_id){0};
+    return kv_roe_receipt_make(roe->env, kv_roe_memory.name, fresh, old, ret_receipt);
+}
+
 static KV_RC memory_discard(struct kv_roe *base, const struct kv_id *staged)
 {
     struct memory_roe *roe = memory_of(base);
@@ -141,6 +153,7 @@ const struct kv_roe_ops kv_roe_memory = {
     .wrap = memory_wrap,
     .unwrap = memory_unwrap,
     .commit = memory_commit,
+    .retire = memory_retire,
     .discard = memory_discard,
     .list = memory_list,
     .describe = memory_describe,

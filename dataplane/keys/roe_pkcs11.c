@@ -235,6 +235,25 @@ static KV_RC pkcs11_commit(struct kv_roe *base, const struct kv_id *fresh, const
     return kv_roe_receipt_make(roe->token.env, kv_roe_pkcs11.name, fresh, old, ret_receipt);
 }
 
+/* Again where it is gone already: a receipt is given over what was seen. */
+static KV_RC retire_step(struct work *work)
+{
+    struct kv_roe_shelf shelf;
+    enum kv_roe_step step = KV_ROE_NOTHING;
+    KV_TRY(look(work, &shelf));
+    KV_TRY(kv_roe_plan_retire(&work->view, work->old, &step));
+    return destroy(work, work->old);
+}
+
+static KV_RC pkcs11_retire(struct kv_roe *base, const struct kv_id *old, const struct kv_id *fresh,
+                           struct kv_roe_receipt *ret_receipt)
+{
+    struct pkcs11_roe *roe = pkcs11_of(base);
+    struct work work = {.roe = roe, .id = fresh, .old = old};
+    KV_TRY(run(&work, retire_step));
+    return kv_roe_receipt_make(roe->token.env, kv_roe_pkcs11.name, fresh, old, ret_receipt);
+}
+
 /* --- wrap and unwrap ---------------------------------------------------------------------------------------------- */
 
 static KV_RC find_key(struct work *work, struct kv_roe_shelf *shelf, const struct kv_roe_key **ret_key)
@@ -339,6 +358,7 @@ const struct kv_roe_ops kv_roe_pkcs11 = {
     .wrap = pkcs11_wrap,
     .unwrap = pkcs11_unwrap,
     .commit = pkcs11_commit,
+    .retire = pkcs11_retire,
     .discard = pkcs11_discard,
     .list = pkcs11_list,
     .describe = pkcs11_describe,

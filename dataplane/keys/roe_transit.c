@@ -288,6 +288,25 @@ static KV_RC transit_commit(struct kv_roe *base, const struct kv_id *fresh, cons
     return kv_roe_receipt_make(roe->env, kv_roe_transit.name, fresh, old, ret_receipt);
 }
 
+/* Again where it is gone already: a receipt is given over what was seen. */
+static KV_RC retire_step(struct work *work)
+{
+    struct kv_roe_shelf shelf;
+    enum kv_roe_step step = KV_ROE_NOTHING;
+    KV_TRY(look(work, &shelf));
+    KV_TRY(kv_roe_plan_retire(&work->view, work->old, &step));
+    return destroy(work, work->old);
+}
+
+static KV_RC transit_retire(struct kv_roe *base, const struct kv_id *old, const struct kv_id *fresh,
+                            struct kv_roe_receipt *ret_receipt)
+{
+    struct transit_roe *roe = transit_of(base);
+    struct work work = {.roe = roe, .id = fresh, .old = old};
+    KV_TRY(run(&work, retire_step));
+    return kv_roe_receipt_make(roe->env, kv_roe_transit.name, fresh, old, ret_receipt);
+}
+
 /* --- wrap and unwrap ---------------------------------------------------------------------------------------------- */
 
 /* The name of a key that is there. The engine makes a key that is asked to encrypt and absent, where its policy lets
@@ -480,6 +499,7 @@ const struct kv_roe_ops kv_roe_transit = {
     .wrap = transit_wrap,
     .unwrap = transit_unwrap,
     .commit = transit_commit,
+    .retire = transit_retire,
     .discard = transit_discard,
     .list = transit_list,
     .describe = transit_describe,

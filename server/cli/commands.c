@@ -316,6 +316,8 @@ static const struct cli_flag bench_flags[] = {
 
 static const struct cli_flag doctor_flags[] = {SWITCH("json", CLI_LOCAL, NULL, "one JSON object"), END};
 
+static const struct cli_flag root_migrate_flags[] = {
+    WORD("to", "file|pkcs11|transit", CLI_BODY, "to", "the provider; its configuration has to be there"), END};
 static const struct cli_flag root_accept_loss_flags[] = {
     TEXT("lose-sessions", "N", CLI_LOCAL, NULL, "how many sessions are lost; without it: what would be"),
     TEXT("lost-provider", "NAME", CLI_LOCAL, NULL, "where the root was, when root.provider is another one now"), END};
@@ -387,6 +389,8 @@ const struct cli_command cli_commands[] = {
     ROW("root status", "", "the root of erasure: where it is, and how it stands", 0, GET("/v1/root")),
     ROW("root rotate", "", "replace it by a fresh one and destroy it; sessions go on", CLI_WAITS | CLI_IDEMPOTENT,
         POST("/v1/root:rotate")),
+    ROW("root migrate", "", "the same, and the fresh one is another provider's", CLI_WAITS | CLI_IDEMPOTENT,
+        POST("/v1/root:migrate"), .flags = root_migrate_flags),
     ROW("root accept-loss", "",
         "give up the sessions of a root of erasure that is gone; by the owner of state.dir, without a server",
         CLI_CONFIG | CLI_HOOK | CLI_WORDS_ON, .flags = root_accept_loss_flags),

@@ -12,7 +12,7 @@
 
 const struct kv_field kv_q_operations[] = {
     {"state", KV_TEXT, false, 1, 16, "|queued|running|succeeded|failed|canceled|"},
-    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|erasure.prove|tier.drain|root.rotate|"},
+    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|erasure.prove|tier.drain|root.rotate|root.migrate|"},
     {0},
 };
 
@@ -191,6 +191,19 @@ static KV_RC rotate(struct kv_call *call, const struct kv_id *subject, kv_value 
 KV_RC kv_h_root_rotate(struct kv_call *call, struct kv_req *req)
 {
     return start_new(call, req, &(struct starter){.use_case = rotate});
+}
+
+static KV_RC migrate(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                     struct kv_operation_view *ret_operation)
+{
+    (void)subject;
+    return kv_svc_root_migrate(call, kv_json_text(body, "to"), ret_operation);
+}
+
+KV_RC kv_h_root_migrate(struct kv_call *call, struct kv_req *req)
+{
+    static const struct kv_field fields[] = {{"to", KV_TEXT, true, 1, 16, "|file|pkcs11|transit|"}};
+    return start_new(call, req, &(struct starter){.fields = fields, .field_count = 1, .use_case = migrate});
 }
 
 static KV_RC verify(struct kv_call *call, const struct kv_id *subject, kv_value *body,

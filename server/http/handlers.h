@@ -36,7 +36,7 @@ extern const struct kv_field kv_q_erasures[], kv_q_certificates[], kv_q_audit_en
 
 kv_handler kv_h_tier_get, kv_h_tier_update, kv_h_engine_list, kv_h_engine_get;
 kv_handler kv_h_status, kv_h_config, kv_h_log_level, kv_h_log_level_change, kv_h_backups;
-kv_handler kv_h_root, kv_h_root_rotate;
+kv_handler kv_h_root, kv_h_root_rotate, kv_h_root_migrate;
 kv_handler kv_h_policy_get, kv_h_policy_put, kv_h_policy_versions, kv_h_policy_version;
 kv_handler kv_h_platform_policy_get, kv_h_platform_policy_put, kv_h_platform_policy_versions;
 kv_handler kv_h_platform_policy_version, kv_h_policy_evaluate, kv_h_policy_diff, kv_h_policy_dry_run;

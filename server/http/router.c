@@ -106,6 +106,7 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/backups", O, API, kv_h_backups, NULL},
     {"GET", "/v1/root", O | A | S | V, API, kv_h_root, NULL},
     {"POST", "/v1/root:rotate", O, API | ONCE | WAIT | OPTIONAL_BODY, kv_h_root_rotate, NULL},
+    {"POST", "/v1/root:migrate", O, API | ONCE | WAIT, kv_h_root_migrate, NULL},
 
     {"GET", "/v1/engines", O | V | T | E, API | LIST, kv_h_engine_list, NULL},
     {"GET", "/v1/engines/{}", O | V | T | E, API, kv_h_engine_get, NULL},

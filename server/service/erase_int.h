@@ -38,11 +38,13 @@ struct erase_round {
     struct kv_store_batch batch;
     struct kv_store_erasure *jobs; /* KV_ERASE_BATCH of them, owned by the eraser thread */
     size_t job_count;
-    struct kv_secret *fresh; /* E' between stage and re-key */
-    struct kv_buf blob;      /* E', wrapped */
-    bool replaces_root;      /* somebody asked for that, also without an erasure */
-    bool waiting;            /* for other instances: the next round comes soon */
-    enum kv_err put_off;     /* the first job that is left for the next round; the others went on */
+    struct kv_secret *fresh;  /* E' between stage and re-key */
+    struct kv_buf blob;       /* E', wrapped */
+    bool replaces_root;       /* somebody asked for that, also without an erasure */
+    const char *target;       /* the provider of the fresh root; NULL: the same as before */
+    struct kv_roe *fresh_roe; /* the same, open: between stage and re-key */
+    bool waiting;             /* for other instances: the next round comes soon */
+    enum kv_err put_off;      /* the first job that is left for the next round; the others went on */
     struct kv_errinfo put_off_info;
 };
 

@@ -49,12 +49,25 @@ static KV_RC staged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 static KV_RC make_root(struct erase_round *round, const struct kv_id *leftover)
 {
-    struct kv_roe *roe = round->svc->roe;
+    struct kv_roe *roe = round->fresh_roe;
     if (!kv_id_is_zero(leftover)) { /* of an attempt whose batch was never written */
         KV_TRY(roe->ops->discard(roe, leftover));
     }
     KV_TRY(roe->ops->create(roe, &round->batch.new_root));
     return roe->ops->wrap(roe, &round->batch.new_root, round->fresh, &round->blob);
+}
+
+/* Where the fresh root is made. A provider that the root moves to has none of its own. */
+static KV_RC find_target(struct erase_round *round, struct kv_id *ret_active, struct kv_id *ret_staged)
+{
+    struct kv_svc *svc = round->svc;
+    round->fresh_roe = svc->roe;
+    if (round->target != NULL) {
+        KV_TRY(svc_provider(svc, round->target, &round->info, &round->fresh_roe));
+    }
+    KV_TRY(round->fresh_roe->ops->list(round->fresh_roe, ret_active, ret_staged));
+    bool own = round->fresh_roe == svc->roe || kv_id_is_zero(ret_active);
+    return own ? KV_OK : kv_fail(&round->info, KV_E_INVALID_STATE, "the new provider holds another root already");
 }
 
 /* What is discarded was there before the fence was looked at once more. So it is nothing that another eraser made after
@@ -64,7 +77,7 @@ static KV_RC stage_root(struct erase_round *round)
     struct kv_svc *svc = round->svc;
     struct kv_id active, staged;
     pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    enum kv_err rc = find_target(round, &active, &staged);
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     ERASE_STEP_FAULT("erase/stage-listed");
@@ -198,7 +211,7 @@ static KV_RC rekey_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct kv_ktree_store rows = svc_tree_store(&store);
     KV_TRY(rekey_jobs(pg, round, &rows, info));
     struct kv_store_root_set fresh = {
-        .root_id = round->batch.new_root, .provider = round->svc->roe->ops->name, .blob = kv_buf_bytes(&round->blob)};
+        .root_id = round->batch.new_root, .provider = round->fresh_roe->ops->name, .blob = kv_buf_bytes(&round->blob)};
     KV_TRY(kv_store_kroot_set(pg, &round->batch.old_root, round->fence, &fresh, info));
     return kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_STAGED, KV_BATCH_REKEYED, erase_now_us(round), NULL,
                                   info);
@@ -210,6 +223,10 @@ KV_RC erase_rekey(struct erase_round *round)
         return KV_OK; /* nothing was staged */
     }
     KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_REKEY, rekey_tx, round, &round->info, NULL));
+    pthread_mutex_lock(&round->svc->roe_mutex);
+    enum kv_err rc = svc_provider_follow(round->svc, round->fresh_roe->ops->name, &round->info);
+    pthread_mutex_unlock(&round->svc->roe_mutex);
+    KV_TRY(rc);
     round->batch.state = KV_BATCH_REKEYED;
     erase_all_moved(round, KV_ERASURE_STAGED, KV_ERASURE_REKEYED);
     ERASE_STEP_FAULT("erase/rekeyed");
@@ -256,6 +273,28 @@ static KV_RC destroyed_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return svc_audit(round->svc, pg, &event, KV_BYTES(NULL, 0), info);
 }
 
+/* The old root is another provider's: the fresh one is made active first, so that there is never none. */
+static KV_RC retire_root(struct erase_round *round, struct kv_roe *was, struct kv_roe_receipt *ret_receipt)
+{
+    struct kv_roe *now = round->svc->roe;
+    const struct kv_store_batch *batch = &round->batch;
+    struct kv_id none = {0}, active, staged;
+    KV_TRY(now->ops->commit(now, &batch->new_root, &none, ret_receipt));
+    ERASE_STEP_FAULT("erase/moved");
+    KV_TRY(was->ops->list(was, &active, &staged));
+    KV_TRY(kv_id_is_zero(&staged) ? KV_OK : was->ops->discard(was, &staged)); /* of an attempt that was cut off */
+    return was->ops->retire(was, &batch->old_root, &batch->new_root, ret_receipt);
+}
+
+static KV_RC destroy_root(struct erase_round *round, struct kv_roe_receipt *ret_receipt)
+{
+    struct kv_roe *now = round->svc->roe, *was = NULL;
+    const struct kv_store_batch *batch = &round->batch;
+    KV_TRY(svc_provider(round->svc, batch->provider, &round->info, &was));
+    return was == now ? now->ops->commit(now, &batch->new_root, &batch->old_root, ret_receipt)
+                      : retire_root(round, was, ret_receipt);
+}
+
 KV_RC erase_destroy(struct erase_round *round)
 {
     struct kv_svc *svc = round->svc;
@@ -267,8 +306,10 @@ KV_RC erase_destroy(struct erase_round *round)
     ERASE_STEP_FAULT("erase/destroy");
     struct destroy_tx tx = {.round = round};
     pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = svc->roe->ops->commit(svc->roe, &round->batch.new_root, &round->batch.old_root, &tx.receipt);
-    rc = svc_root_said(svc, rc, &round->info, "the old root of erasure could not be destroyed");
+    enum kv_err rc = destroy_root(round, &tx.receipt);
+    rc = rc == KV_OK || round->info.code == rc
+             ? rc
+             : svc_root_said(svc, rc, &round->info, "the old root of erasure could not be destroyed");
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     ERASE_STEP_FAULT("erase/destroyed");

@@ -76,16 +76,23 @@ KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_sec
 
 /* --- checks ------------------------------------------------------------------------------------------------------ */
 
-/* The provider, asked afresh, has the new root and nothing of the old one. */
+/* The provider, asked afresh, has the new root and nothing of the old one; the one that the root left has none. */
 static KV_RC check_root_gone(struct erase_round *round, bool *ret_gone)
 {
     struct kv_svc *svc = round->svc;
-    struct kv_id active = {0}, staged = {0};
+    struct kv_id active = {0}, staged = {0}, other = {0};
+    struct kv_roe *was = NULL;
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->list(svc->roe, &active, &staged);
+    bool gone = kv_id_equal(&active, &round->batch.new_root) && !kv_id_equal(&staged, &round->batch.old_root);
+    rc = rc == KV_OK ? svc_provider(svc, round->batch.provider, &round->info, &was) : rc;
+    if (rc == KV_OK && was != svc->roe) {
+        rc = was->ops->list(was, &other, &staged);
+        gone = gone && kv_id_is_zero(&other) && kv_id_is_zero(&staged);
+    }
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
-    *ret_gone = kv_id_equal(&active, &round->batch.new_root) && !kv_id_equal(&staged, &round->batch.old_root);
+    *ret_gone = gone;
     return KV_OK;
 }
 

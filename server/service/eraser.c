@@ -68,22 +68,24 @@ void svc_eraser_signal(struct kv_svc *svc)
 
 /* --- a change of the root that somebody asked for ---------------------------------------------------------------- */
 
-void svc_root_replace(struct kv_svc *svc, const struct kv_id *root)
+void svc_root_replace(struct kv_svc *svc, const struct kv_id *root, const char *target)
 {
     pthread_mutex_lock(&svc->wake_mutex);
     svc->root_unwanted = *root;
+    svc->root_target = target;
     pthread_mutex_unlock(&svc->wake_mutex);
     svc_eraser_signal(svc);
 }
 
 /* Whether a root is unwanted; once `root` is another one, no more. */
-static bool root_is_unwanted(struct kv_svc *svc, const struct kv_id *root)
+static bool root_is_unwanted(struct kv_svc *svc, const struct kv_id *root, const char **ret_target)
 {
     pthread_mutex_lock(&svc->wake_mutex);
     if (root != NULL && !kv_id_equal(&svc->root_unwanted, root)) {
         svc->root_unwanted = (struct kv_id){0};
     }
     bool unwanted = !kv_id_is_zero(&svc->root_unwanted);
+    *ret_target = unwanted ? svc->root_target : NULL;
     pthread_mutex_unlock(&svc->wake_mutex);
     return unwanted;
 }
@@ -150,6 +152,12 @@ static KV_RC abandon(struct erase_round *round)
     KV_TRY(erase_confirm(round));
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc->roe->ops->discard(svc->roe, &round->batch.new_root);
+    for (size_t i = 0; rc == KV_OK && i < svc->roe_count; i++) { /* it was for one of these, perhaps */
+        if (svc->roes[i] != svc->roe) {
+            KV_IGNORE(svc->roes[i]->ops->discard(svc->roes[i], &round->batch.new_root),
+                      "discarded when it is staged there next");
+        }
+    }
     pthread_mutex_unlock(&svc->roe_mutex);
     KV_TRY(rc);
     struct abandon_tx tx = {.round = round};
@@ -246,7 +254,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_erasure_count_open(round->pg, &round->info, &open));
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     atomic_store(&round->svc->erasures_open, open);
-    if (open == 0 && batches == 0 && !root_is_unwanted(round->svc, NULL)) {
+    if (open == 0 && batches == 0 && !root_is_unwanted(round->svc, NULL, &round->target)) {
         KV_TRY(release_fence(round));
         KV_TRY(svc_root_check(round->svc, round->pg, &round->info)); /* nobody else looks while nothing is erased */
         return svc_anchor_follow(round->svc, round->pg, &round->info);
@@ -258,7 +266,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
         enum kv_err rc = svc_anchor_follow(round->svc, round->pg, &round->info);
         return rc == KV_E_BUSY ? KV_OK : rc;
     }
-    round->replaces_root = root_is_unwanted(round->svc, &round->root_id);
+    round->replaces_root = root_is_unwanted(round->svc, &round->root_id, &round->target);
     KV_TRY(find_batch(round));
     *ret_jobs = round->job_count;
     KV_TRY(steps(round));
@@ -282,6 +290,8 @@ static void round_done(struct erase_round *round)
     round->info = round->put_off_info = (struct kv_errinfo){0};
     round->put_off = KV_OK;
     round->waiting = round->replaces_root = false;
+    round->target = NULL;
+    round->fresh_roe = NULL;
 }
 
 /* Until there is work, for at most `ns`. */

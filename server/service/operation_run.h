@@ -20,7 +20,8 @@ struct svc_operation_run {
 /* One piece, of about a second at most. What may be repeated after a crash is repeated from the last durable position.
  * An error ends the operation, but for KV_E_DB_UNAVAILABLE, KV_E_BUSY and KV_E_TIMEOUT: those are tried again. */
 typedef KV_RC svc_operation_piece(struct svc_operation_run *run);
-svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate, svc_run_erasure_prove;
+svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate, svc_run_root_migrate,
+    svc_run_erasure_prove;
 
 struct kv_operation_view;
 struct svc_operation_new {

@@ -97,8 +97,10 @@ static KV_RC set_root_locked(struct kv_svc *svc, const struct kv_store_kroot *kr
                              struct kv_errinfo *info)
 {
     pthread_mutex_lock(&svc->roe_mutex);
-    enum kv_err rc = set_root(svc, kroot, purge);
-    rc = svc_root_said(svc, rc, info, "the root of erasure does not open the key tree");
+    enum kv_err rc = svc_provider_follow(svc, kroot->provider, info);
+    if (rc == KV_OK) {
+        rc = svc_root_said(svc, set_root(svc, kroot, purge), info, "the root of erasure does not open the key tree");
+    }
     pthread_mutex_unlock(&svc->roe_mutex);
     return rc;
 }
@@ -143,7 +145,7 @@ KV_RC svc_root_take(struct kv_svc *svc, struct kv_pg *pg, enum kv_tx what, struc
         return rc;
     }
     pthread_mutex_lock(&svc->roe_mutex);
-    svc->roe->fence = (uint64_t)tx.kroot.fence;
+    svc_providers_fence(svc, (uint64_t)tx.kroot.fence);
     pthread_mutex_unlock(&svc->roe_mutex);
     *ret_kroot = tx.kroot;
     return KV_OK;
@@ -173,6 +175,19 @@ static KV_RC root_in_database(struct kv_pg *pg, struct kv_errinfo *info, struct 
     return KV_OK;
 }
 
+/* The provider that the database names is the one to ask. */
+static KV_RC follow_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, struct kv_id *ret_root)
+{
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_get(pg, info, &kroot));
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc_provider_follow(svc, kroot.provider, info);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    *ret_root = kroot.root_id;
+    kv_store_kroot_done(&kroot);
+    return rc;
+}
+
 static KV_RC list(struct kv_svc *svc, struct kv_errinfo *info, struct kv_id *ret_active, struct kv_id *ret_staged)
 {
     pthread_mutex_lock(&svc->roe_mutex);
@@ -188,7 +203,7 @@ static KV_RC list(struct kv_svc *svc, struct kv_errinfo *info, struct kv_id *ret
 static KV_RC check_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_known, bool *ret_same)
 {
     struct kv_id before, after, active, staged;
-    KV_TRY(root_in_database(pg, info, &before));
+    KV_TRY(follow_database(svc, pg, info, &before));
     if (KV_FAULT("root/check")) {
         return KV_E_INTERNAL;
     }
@@ -360,14 +375,30 @@ static KV_RC settle_taken(struct kv_svc *svc, struct kv_pg *pg, const struct kv_
     return settle(svc, kroot, &active, &staged, info);
 }
 
+/* A root that moved to another provider than root.provider names is used where it is. */
+static KV_RC start_provider(struct kv_svc *svc, const struct kv_store_kroot *kroot, struct kv_errinfo *info)
+{
+    struct kv_errinfo why = {0};
+    pthread_mutex_lock(&svc->roe_mutex);
+    enum kv_err rc = svc_provider_follow(svc, kroot->provider, &why);
+    pthread_mutex_unlock(&svc->roe_mutex);
+    if (rc != KV_OK) {
+        return kv_fail(info, rc,
+                       "the database's root is held by the provider \"%.20s\"; set root.provider to it: %.90s",
+                       kroot->provider, why.text);
+    }
+    if (strcmp(kroot->provider, svc->conf.root_provider) != 0) {
+        kv_log(KV_LOG_WARN, "root", "other-provider", KV_FT("active", kroot->provider),
+               KV_FT("configured", svc->conf.root_provider), KV_FT("text", "set root.provider to the active one"));
+    }
+    return KV_OK;
+}
+
 static KV_RC start_once(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
 {
     struct kv_store_kroot kroot = {0};
     enum kv_err rc = kv_store_kroot_get(pg, info, &kroot);
-    if (rc == KV_OK && strcmp(kroot.provider, svc->roe->ops->name) != 0) {
-        rc = kv_fail(info, KV_E_CONFIG,
-                     "the database's root is held by the provider \"%.20s\"; set root.provider to it", kroot.provider);
-    }
+    rc = rc == KV_OK ? start_provider(svc, &kroot, info) : rc;
     if (rc == KV_OK) {
         kv_store_kroot_done(&kroot);
         rc = svc_root_take(svc, pg, KV_TX_ROOT_TAKE, info, &kroot);

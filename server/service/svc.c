@@ -222,12 +222,7 @@ static KV_RC start_local(struct kv_svc *svc, struct kv_errinfo *info)
     KV_TRY(kv_events_new(svc->env, &svc->incarnation, (size_t)KV_MAX_EVENTS_RING, &svc->events));
     KV_TRY(load_sign_keys(svc, info));
     KV_TRY(make_keyring(svc, info));
-    struct kv_roe_conf roe = {.provider = svc->conf.root_provider,
-                              .path = svc->conf.root_path,
-                              .pkcs11 = svc->conf.root_pkcs11,
-                              .transit = svc->conf.root_transit,
-                              .env = svc->env};
-    KV_TRY(kv_roe_open(&roe, info, &svc->roe));
+    KV_TRY(svc_provider_follow(svc, svc->conf.root_provider, info));
     KV_TRY(svc_anchor_open(svc, info));
 
     char folder[1100];
@@ -547,9 +542,7 @@ KV_RC kv_svc_stop(struct kv_svc *svc)
     svc_views_free(svc->views);
     kv_ktree_free(svc->tree);
     kv_keyring_free(svc->keyring);
-    if (svc->roe != NULL) {
-        svc->roe->ops->close(svc->roe);
-    }
+    svc_providers_close(svc);
     svc_anchor_close(svc);
     kv_sign_key_free(svc->cert_key);
     kv_secret_free(svc->cursor_key);

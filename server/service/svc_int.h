@@ -86,6 +86,7 @@ struct svc_known_key {
 #define SVC_FD_TOKENS 64
 
 #define SVC_INSTANCES_MAX 64
+#define SVC_PROVIDERS_MAX 4
 
 /* Another instance, as its row was seen last. Its lease is over when the counter has not moved for its whole length and
  * the margin, by this process's own clock: whatever the database's clock says, and from the start again in a new
@@ -116,7 +117,9 @@ struct kv_svc {
     struct kv_keyring *keyring;
     size_t keys_max; /* sessions whose keys may be open at once */
     struct kv_ktree *tree;
-    struct kv_roe *roe;
+    struct kv_roe *_Atomic roe;             /* the one that kroot names; used under roe_mutex */
+    struct kv_roe *roes[SVC_PROVIDERS_MAX]; /* those that are open; under roe_mutex */
+    size_t roe_count;
     struct kv_anchor *anchor;         /* NULL: none is configured */
     struct kv_anchor_record anchored; /* what it shows; the start, then the eraser only */
     struct kv_journal *journal;
@@ -146,6 +149,7 @@ struct kv_svc {
     unsigned eraser_work; /* counts requests; under wake_mutex */
     unsigned janitor_work, operation_work;
     struct kv_id root_unwanted; /* the eraser replaces it; zero: none. Under wake_mutex */
+    const char *root_target;    /* the provider of the one that takes its place; NULL: the same. Static */
 
     pthread_mutex_t peers_mutex;
     struct svc_peer peers[SVC_INSTANCES_MAX];
@@ -220,8 +224,18 @@ KV_RC svc_match(const struct kv_call *call, uint64_t rev, struct kv_errinfo *inf
 const char *svc_role_name(unsigned roles);
 
 /* --- eraser.c */
-/* If `root` is the root in force, it is replaced, also when nothing is to be erased. Forgotten with the process. */
-void svc_root_replace(struct kv_svc *svc, const struct kv_id *root);
+/* If `root` is the root in force, it is replaced, also when nothing is to be erased; by one of the provider `target`
+ * (static), or NULL: of the same. Forgotten with the process. */
+void svc_root_replace(struct kv_svc *svc, const struct kv_id *root, const char *target);
+
+/* --- providers.c: under roe_mutex */
+const char *svc_provider_name(const char *text); /* the same, static; NULL: no such provider */
+/* Opened when it is not. KV_E_CONFIG …: what kv_roe_open says. Valid to the end of the service. */
+KV_RC svc_provider(struct kv_svc *svc, const char *name, struct kv_errinfo *info, struct kv_roe **ret_roe);
+/* svc->roe is the one of this name from now on. */
+KV_RC svc_provider_follow(struct kv_svc *svc, const char *name, struct kv_errinfo *info);
+void svc_providers_fence(struct kv_svc *svc, uint64_t fence);
+void svc_providers_close(struct kv_svc *svc);
 
 /* --- root.c: kroot, the provider and the tree belong together */
 KV_RC svc_root_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);

@@ -130,6 +130,50 @@ KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_ope
     return svc_operation_start(call, &asked, ret_operation);
 }
 
+static KV_RC check_target(struct kv_call *call, const char *to)
+{
+    struct kv_svc *svc = call->svc;
+    struct kv_errinfo why = {0};
+    struct kv_id active = {0}, staged;
+    struct kv_roe *roe = NULL;
+    pthread_mutex_lock(&svc->roe_mutex);
+    bool same = strcmp(svc->roe->ops->name, to) == 0;
+    enum kv_err rc = same ? KV_OK : svc_provider(svc, to, &why, &roe);
+    rc = rc == KV_OK && !same ? roe->ops->list(roe, &active, &staged) : rc;
+    pthread_mutex_unlock(&svc->roe_mutex);
+    if (rc != KV_OK) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/to", "cannot be used: %s",
+                          why.text[0] != '\0' ? why.text : kv_err_title(rc));
+    }
+    if (same || !kv_id_is_zero(&active)) {
+        return kv_fail(&call->info, KV_E_INVALID_STATE,
+                       same ? "the root is there already" : "the new provider holds another root already");
+    }
+    pthread_mutex_lock(&svc->peers_mutex);
+    bool alone = svc->peer_count == 0;
+    pthread_mutex_unlock(&svc->peers_mutex);
+    return roe->ops->shared || alone
+               ? KV_OK
+               : kv_fail(&call->info, KV_E_INVALID_STATE, "other instances run, and the new provider cannot be shared");
+}
+
+KV_RC kv_svc_root_migrate(struct kv_call *call, const char *to, struct kv_operation_view *ret_operation)
+{
+    char params[64];
+    const char *name = svc_provider_name(to);
+    if ((call->who.roles & KV_ROLE_OPERATOR) == 0) {
+        return kv_fail(&call->info, KV_E_FORBIDDEN, "moving the root of erasure needs the operator role");
+    }
+    KV_TRY(svc_may_work(call->svc, &call->info));
+    if (name == NULL || strcmp(name, kv_roe_memory.name) == 0) { /* a restart would lose all that is kept */
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/to", "must be file, pkcs11 or transit");
+    }
+    KV_TRY(check_target(call, name));
+    snprintf(params, sizeof params, "{\"to\":\"%s\"}", name);
+    struct svc_operation_new asked = {.kind = "root.migrate", .params = params};
+    return svc_operation_start(call, &asked, ret_operation);
+}
+
 /* --- looking at them --------------------------------------------------------------------------------------------- */
 
 static KV_RC check_owner(const struct kv_call *call, enum kv_err rc, const struct kv_store_operation *row,

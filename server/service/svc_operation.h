@@ -33,6 +33,11 @@ KV_RC kv_svc_drain(struct kv_call *call, enum kv_tier_id tier, struct kv_operati
 /* Replaces the root of erasure: a re-key of no erasures, on the eraser's ordinary path. Operators. */
 KV_RC kv_svc_root_rotate(struct kv_call *call, struct kv_operation_view *ret_operation);
 
+/* The same, and the fresh root is the provider's `to`; the old one destroys its own. KV_E_INVALID_REQUEST: it cannot be
+ * opened, or is no place for a root. KV_E_INVALID_STATE: it has the root already, or another one, or cannot be shared
+ * by the instances that run. Operators. */
+KV_RC kv_svc_root_migrate(struct kv_call *call, const char *to, struct kv_operation_view *ret_operation);
+
 /* Operations of the caller's tenant; for keys without one, the operator's. Another one's: KV_E_NOT_FOUND. */
 KV_RC kv_svc_operation_get(struct kv_call *call, const struct kv_id *id, struct kv_operation_view *ret_operation);
 struct kv_operation_filter {

@@ -47,8 +47,23 @@ static KV_RC old_root(struct svc_operation_run *run, struct kv_id *ret_root)
                : kv_fail(&run->info, KV_E_CORRUPT, "the operation's position is not one of this kind");
 }
 
-static KV_RC finish(struct svc_operation_run *run, const struct kv_store_batch *batch)
+static KV_RC is_there(struct svc_operation_run *run, const char *target, bool *ret_there)
 {
+    struct kv_store_kroot kroot = {0};
+    KV_TRY(kv_store_kroot_get(run->pg, &run->info, &kroot));
+    *ret_there = target == NULL || strcmp(kroot.provider, target) == 0;
+    kv_store_kroot_done(&kroot);
+    return KV_OK;
+}
+
+static KV_RC finish(struct svc_operation_run *run, const struct kv_store_batch *batch, const char *target)
+{
+    bool there = false;
+    KV_TRY(is_there(run, target, &there));
+    if (!there) { /* an erasure replaced it before it could move */
+        kv_buf_reset(&run->position);
+        return begin(run);
+    }
     char old[KV_ID_TEXT_SIZE], fresh[KV_ID_TEXT_SIZE], receipt[2 * sizeof batch->receipt_sha256 + 1];
     kv_id_text("rot", &batch->old_root, old);
     kv_id_text("rot", &batch->new_root, fresh);
@@ -61,7 +76,7 @@ static KV_RC finish(struct svc_operation_run *run, const struct kv_store_batch *
 }
 
 /* How far the batch is that replaces `old`; asks for one as long as there is none. */
-static KV_RC look(struct svc_operation_run *run, const struct kv_id *old)
+static KV_RC look(struct svc_operation_run *run, const struct kv_id *old, const char *target)
 {
     struct kv_store_batch batch = {0};
     struct kv_id root;
@@ -71,19 +86,19 @@ static KV_RC look(struct svc_operation_run *run, const struct kv_id *old)
         if (!kv_id_equal(&root, old)) { /* its loss was accepted */
             return kv_fail(&run->info, KV_E_INVALID_STATE, "the root was replaced otherwise, and is lost");
         }
-        svc_root_replace(run->svc, old);
+        svc_root_replace(run->svc, old, target);
         return KV_OK;
     }
     KV_TRY(rc);
     snprintf(run->row.phase, sizeof run->row.phase, "%s", kv_batch_state_name(batch.state));
     run->row.done_units = batch.state;
     if (batch.state == KV_BATCH_STAGED) { /* of an eraser that may have ended */
-        svc_root_replace(run->svc, old);
+        svc_root_replace(run->svc, old, target);
     }
-    return batch.state == KV_BATCH_DONE ? finish(run, &batch) : KV_OK;
+    return batch.state == KV_BATCH_DONE ? finish(run, &batch, target) : KV_OK;
 }
 
-KV_RC svc_run_root_rotate(struct svc_operation_run *run)
+static KV_RC replace(struct svc_operation_run *run, const char *target)
 {
     struct kv_id old;
     snprintf(run->row.unit, sizeof run->row.unit, "steps");
@@ -91,14 +106,27 @@ KV_RC svc_run_root_rotate(struct svc_operation_run *run)
     if (kv_buf_bytes(&run->position).len == 0) {
         return begin(run);
     }
-    KV_TRY(old_root(run, &old));
     for (int looks = 0; !run->done && looks < PIECE_LOOKS; looks++) {
-        KV_TRY(look(run, &old));
+        KV_TRY(old_root(run, &old));
+        KV_TRY(look(run, &old, target));
         if (!run->done && svc_sleep(run->svc, LOOK_NS)) {
             return KV_OK;
         }
     }
     return KV_OK;
+}
+
+KV_RC svc_run_root_rotate(struct svc_operation_run *run)
+{
+    return replace(run, NULL);
+}
+
+KV_RC svc_run_root_migrate(struct svc_operation_run *run)
+{
+    char name[KV_PROVIDER_SIZE] = "";
+    const char *target = sscanf(run->row.params, "{\"to\":\"%31[a-z0-9]", name) == 1 ? svc_provider_name(name) : NULL;
+    return target == NULL ? kv_fail(&run->info, KV_E_CORRUPT, "the operation's parameters are not of this kind")
+                          : replace(run, target);
 }
 
 /* --- looking ----------------------------------------------------------------------------------------------------- */
@@ -120,7 +148,9 @@ static KV_RC fill_database(struct kv_call *call, struct kv_root_view *view)
 KV_RC kv_svc_root_get(struct kv_call *call, struct kv_root_view *ret_view)
 {
     struct kv_svc *svc = call->svc;
-    struct kv_roe *roe = svc->roe;
+    pthread_mutex_lock(&svc->roe_mutex);
+    struct kv_roe *roe = svc->roe; /* which stays open */
+    pthread_mutex_unlock(&svc->roe_mutex);
     struct kv_root_view view = {.provider = roe->ops->name,
                                 .assurance = roe->ops->assurance(roe),
                                 .shared = roe->ops->shared,

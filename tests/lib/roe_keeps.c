@@ -61,6 +61,13 @@ static KV_RC keeps_discard(struct kv_roe *roe, const struct kv_id *staged)
     return inner->ops->discard(inner, staged);
 }
 
+static KV_RC keeps_retire(struct kv_roe *roe, const struct kv_id *old, const struct kv_id *fresh,
+                          struct kv_roe_receipt *ret)
+{
+    struct kv_roe *inner = keeps_of(roe)->inner;
+    return inner->ops->retire(inner, old, fresh, ret);
+}
+
 static KV_RC keeps_list(struct kv_roe *roe, struct kv_id *ret_active, struct kv_id *ret_staged)
 {
     struct kv_roe *inner = keeps_of(roe)->inner;
@@ -95,6 +102,7 @@ static const struct kv_roe_ops keeps_ops = {
     .wrap = keeps_wrap,
     .unwrap = keeps_unwrap,
     .commit = keeps_commit,
+    .retire = keeps_retire,
     .discard = keeps_discard,
     .list = keeps_list,
     .describe = keeps_describe,

@@ -317,6 +317,35 @@ BEHAVIOUR(unwrap_after_a_discard_is_impossible)
     kv_buf_done(&blob);
 }
 
+static enum kv_err retire(struct fixture *f, const struct kv_id *old)
+{
+    struct kv_roe_receipt receipt = {0};
+    enum kv_err rc = f->roe->ops->retire(f->roe, old, &f->c, &receipt);
+    if (rc == KV_OK) {
+        cr_assert(kv_id_equal(&receipt.destroyed, old) && kv_id_equal(&receipt.active, &f->c), "of other roots");
+    }
+    return rc;
+}
+
+BEHAVIOUR(retired_root_is_gone_and_nothing_comes_after_it_here)
+{
+    start_with_a(f);
+    struct kv_buf blob = wrap(f, &f->a);
+    cr_assert(eq(int, unwrap(f, &f->a, &blob), KV_OK), "control");
+    cr_assert(eq(int, retire(f, &f->b), KV_E_STALE));
+    cr_assert(eq(int, retire(f, &f->none), KV_E_INVALID_REQUEST));
+    cr_assert(eq(int, create(f, &f->b), KV_OK));
+    cr_assert(eq(int, retire(f, &f->a), KV_E_INVALID_STATE));
+    cr_assert(eq(int, discard(f, &f->b), KV_OK));
+    expect(f, &f->a, &f->none);
+    cr_assert(eq(int, retire(f, &f->a), KV_OK));
+    expect(f, &f->none, &f->none);
+    cr_assert(eq(int, unwrap(f, &f->a, &blob), KV_E_MISSING));
+    cr_assert(eq(int, retire(f, &f->a), KV_OK), "again");
+    start_with_a(f); /* it can be the provider of a root once more */
+    kv_buf_done(&blob);
+}
+
 BEHAVIOUR(blob_of_another_root_is_refused)
 {
     start_with_a(f);
@@ -379,7 +408,8 @@ Test(roe_control, provider_that_keeps_a_destroyed_key_fails_the_suite)
     unsetenv("BXFI_MAP");                        /* with it the runner would take itself for the child of one */
     cr_assert(ne(int, kvt_program_run(argv, output, sizeof output), 0), "%s", output);
     static const char *const caught[] = {"unwrap_after_the_destruction_is_impossible",
-                                         "unwrap_after_a_discard_is_impossible"};
+                                         "unwrap_after_a_discard_is_impossible",
+                                         "retired_root_is_gone_and_nothing_comes_after_it_here"};
     for (size_t i = 0; i < sizeof caught / sizeof caught[0]; i++) {
         char line[128];
         snprintf(line, sizeof line, "[FAIL] roe_keeps::%s", caught[i]);

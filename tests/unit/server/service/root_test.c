@@ -208,13 +208,19 @@ Test(root, missing_root_file_is_quarantined_and_putting_it_back_heals)
     check_healed();
 }
 
-Test(root, of_a_provider_that_is_not_the_database_s_is_refused_with_what_to_set)
+Test(root, is_used_where_the_database_says_and_refused_when_that_cannot_be_opened)
 {
     open_two();
+    const char *path = rig.conf.root_path;
     rig.conf.root_provider = "memory";
+    start_again();
+    cr_assert(kvt_svc_check_ok(&rig, "root_key"));
+    kvt_svc_stop(&rig);
+    rig.conf.root_path = "relative";
     cr_assert(eq(int, kvt_svc_try_start(&rig), KV_E_CONFIG));
     cr_assert(strstr(rig.info.text, "\"file\"") != NULL && strstr(rig.info.text, "root.provider") != NULL, "%s",
               rig.info.text);
+    rig.conf.root_path = path;
     rig.conf.root_provider = "file";
     erase_one();
     check_healed();
