@@ -131,12 +131,22 @@ static void put_scope(struct kv_emit *emit, const struct kv_cert_facts *facts)
     kv_emit_close(emit);
 }
 
+static const struct kv_cert_words *words_of(const struct kv_cert_facts *facts)
+{
+    return facts->whole_tenant ? &kv_cert_tenant_words : &kv_cert_session_words;
+}
+
 static void put_subject(struct kv_emit *emit, const struct kv_cert_facts *facts)
 {
     kv_emit_object(emit, "sub");
-    kv_emit_text(emit, "kind", "session");
-    kv_emit_id(emit, "session", "ses", &facts->session);
-    kv_emit_integer(emit, "slot", facts->slot);
+    kv_emit_text(emit, "kind", words_of(facts)->kind);
+    if (facts->whole_tenant) {
+        kv_emit_decimal(emit, "sessions", facts->sessions);
+        kv_emit_hex(emit, "sessions_root", facts->sessions_root.b);
+    } else {
+        kv_emit_id(emit, "session", "ses", &facts->session);
+        kv_emit_integer(emit, "slot", facts->slot);
+    }
     kv_emit_id(emit, "tenant", "ten", &facts->tenant);
     kv_emit_close(emit);
 }
@@ -155,7 +165,7 @@ static void put_verification(struct kv_emit *emit, const struct kv_cert_facts *f
     kv_emit_object(emit, "verification");
     kv_emit_time(emit, "at", facts->verified_us);
     kv_emit_integer(emit, "control_opened", facts->control_opened);
-    kv_emit_text(emit, "method", kv_cert_method_text);
+    kv_emit_text(emit, "method", words_of(facts)->method);
     kv_emit_bool(emit, "old_root_gone", facts->old_root_gone);
     kv_emit_bool(emit, "old_row_refused", facts->old_row_refused);
     kv_emit_integer(emit, "opened_after", facts->opened_after);
@@ -174,9 +184,9 @@ static KV_RC put_payload(const struct kv_cert_facts *facts, struct kv_buf *json)
     kv_emit_text(&emit, "assurance", facts->assurance);
     put_audit(&emit, facts);
     kv_emit_object(&emit, "backups");
-    kv_emit_text(&emit, "database", kv_cert_backups_text);
+    kv_emit_text(&emit, "database", words_of(facts)->backups);
     kv_emit_close(&emit);
-    kv_emit_text(&emit, "claim", kv_cert_claim_text);
+    kv_emit_text(&emit, "claim", words_of(facts)->claim);
     put_crypto(&emit, facts);
     put_destroyed(&emit, facts);
     kv_emit_time(&emit, "iat", facts->issued_us);

@@ -38,6 +38,9 @@ struct kv_cert_facts {
     const char *issuer; /* "kvrun:<cluster id>" */
     struct kv_id tenant, session, erasure;
     uint64_t slot;
+    bool whole_tenant; /* instead of session and slot: */
+    uint64_t sessions;
+    struct kv_hash sessions_root; /* over their ids, 16 bytes each, sorted */
     /* request */
     uint64_t requested_us;
     const char *requester_role;

@@ -12,10 +12,12 @@
 #define KV_CERT_JWKS_KEYS_MAX 16u
 
 /* Fixed texts of a certificate, version 1. */
-extern const char kv_cert_claim_text[];
-extern const char kv_cert_backups_text[];
+struct kv_cert_words {
+    const char *kind; /* of the subject: "session", "tenant" */
+    const char *claim, *backups, *method;
+};
+extern const struct kv_cert_words kv_cert_session_words, kv_cert_tenant_words;
 extern const char kv_cert_anchor_text[];
-extern const char kv_cert_method_text[];
 /* "clear" or "purge" for an assurance level that a certificate may state, NULL for any other text. */
 const char *kv_cert_sanitization(const char *assurance);
 
@@ -24,7 +26,9 @@ struct kv_cert_claims {
     bool has_audit; /* the next three were read */
     char origin[256];
     uint64_t request_index, destroy_index;
+    const struct kv_cert_words *words; /* NULL: it is not known of what it is */
     char tenant[KV_ID_TEXT_SIZE], session[KV_ID_TEXT_SIZE], certificate[KV_ID_TEXT_SIZE];
+    uint64_t sessions; /* of a tenant, and no session then */
     char destroyed_at[28];
     char assurance[4];
     char limits[KV_LIMIT_CODES_MAX][4]; /* codes */

@@ -14,7 +14,7 @@ static const struct kv_member payload_members[] = {
     {.name = "assurance", .kind = KV_FORM_TEXT},
     {.name = "audit", .kind = KV_FORM_PART},
     {.name = "backups", .kind = KV_FORM_PART},
-    {.name = "claim", .kind = KV_FORM_FIXED, .arg = kv_cert_claim_text},
+    {.name = "claim", .kind = KV_FORM_TEXT},
     {.name = "crypto", .kind = KV_FORM_PART},
     {.name = "destroyed", .kind = KV_FORM_PART},
     {.name = "iat", .kind = KV_FORM_TIME},
@@ -82,7 +82,7 @@ static const struct kv_member sanitization_members[] = {
 static const struct kv_member verification_members[] = {
     {.name = "at", .kind = KV_FORM_TIME},
     {.name = "control_opened", .kind = KV_FORM_INTEGER},
-    {.name = "method", .kind = KV_FORM_FIXED, .arg = kv_cert_method_text},
+    {.name = "method", .kind = KV_FORM_TEXT},
     {.name = "old_root_gone", .kind = KV_FORM_TRUE},
     {.name = "old_row_refused", .kind = KV_FORM_TRUE},
     {.name = "opened_after", .kind = KV_FORM_INTEGER},
@@ -92,12 +92,28 @@ static const struct kv_member verification_members[] = {
     {.name = NULL},
 };
 
+static const struct kv_member session_members[] = {
+    {.name = "kind", .kind = KV_FORM_FIXED, .arg = "session"},
+    {.name = "session", .kind = KV_FORM_ID, .arg = "ses"},
+    {.name = "slot", .kind = KV_FORM_INTEGER},
+    {.name = "tenant", .kind = KV_FORM_ID, .arg = "ten"},
+    {.name = NULL},
+};
+
+static const struct kv_member tenant_members[] = {
+    {.name = "kind", .kind = KV_FORM_FIXED, .arg = "tenant"},
+    {.name = "sessions", .kind = KV_FORM_DECIMAL},
+    {.name = "sessions_root", .kind = KV_FORM_HEX},
+    {.name = "tenant", .kind = KV_FORM_ID, .arg = "ten"},
+    {.name = NULL},
+};
+
 /* Objects of the payload that need no check but their members'. */
 static const struct {
     const char *where, *object, *child;
     struct kv_member members[8];
 } plain_objects[] = {
-    {"/backups", "backups", NULL, {{.name = "database", .kind = KV_FORM_FIXED, .arg = kv_cert_backups_text}}},
+    {"/backups", "backups", NULL, {{.name = "database", .kind = KV_FORM_TEXT}}},
     {"/crypto",
      "crypto",
      NULL,
@@ -136,13 +152,6 @@ static const struct {
       {.name = "blocks", .kind = KV_FORM_DECIMAL},
       {.name = "bytes", .kind = KV_FORM_DECIMAL},
       {.name = "tiers", .kind = KV_FORM_PART}}},
-    {"/sub",
-     "sub",
-     NULL,
-     {{.name = "kind", .kind = KV_FORM_FIXED, .arg = "session"},
-      {.name = "session", .kind = KV_FORM_ID, .arg = "ses"},
-      {.name = "slot", .kind = KV_FORM_INTEGER},
-      {.name = "tenant", .kind = KV_FORM_ID, .arg = "ten"}}},
     {"/tool",
      "tool",
      NULL,
@@ -301,6 +310,29 @@ static KV_RC check_version(const json_t *root, struct kv_errinfo *info)
     return anchor == NULL ? KV_OK : kv_form_object(anchor, "/anchor", anchor_members, info);
 }
 
+/* Of what it is, and that the fixed texts are those for it. */
+static KV_RC read_subject(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
+{
+    const json_t *subject = json_object_get(root, "sub");
+    bool tenant = kv_form_is_text(json_object_get(subject, "kind"), kv_cert_tenant_words.kind);
+    const struct kv_cert_words *words = tenant ? &kv_cert_tenant_words : &kv_cert_session_words;
+    KV_TRY(kv_form_object(subject, "/sub", tenant ? tenant_members : session_members, info));
+    if (!kv_form_is_text(json_object_get(root, "claim"), words->claim) ||
+        !kv_form_is_text(json_object_get(json_object_get(root, "backups"), "database"), words->backups) ||
+        !kv_form_is_text(json_object_get(json_object_get(root, "verification"), "method"), words->method)) {
+        return kv_fail(info, KV_E_TAMPERED, "/claim, /backups or /verification/method is not the fixed text for a %s",
+                       words->kind);
+    }
+    claims->words = words;
+    copy_text(subject, "tenant", claims->tenant, sizeof(claims->tenant));
+    if (tenant) {
+        (void)kv_form_decimal(json_object_get(subject, "sessions"), &claims->sessions); /* by its form it is one */
+    } else {
+        copy_text(subject, "session", claims->session, sizeof(claims->session));
+    }
+    return KV_OK;
+}
+
 static KV_RC read_claims(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
 {
     KV_TRY(read_audit(root, info, claims));
@@ -310,11 +342,10 @@ static KV_RC read_claims(const json_t *root, struct kv_errinfo *info, struct kv_
     KV_TRY(read_limits(root, info, claims));
     KV_TRY(read_sanitization(root, info, claims));
     KV_TRY(check_verification(root, info));
+    KV_TRY(read_subject(root, info, claims));
     if (claims->request_index >= claims->destroy_index) {
         return kv_fail(info, KV_E_TAMPERED, "/audit has the destruction before the request");
     }
-    copy_text(json_object_get(root, "sub"), "tenant", claims->tenant, sizeof(claims->tenant));
-    copy_text(json_object_get(root, "sub"), "session", claims->session, sizeof(claims->session));
     copy_text(json_object_get(root, "destroyed"), "at", claims->destroyed_at, sizeof(claims->destroyed_at));
     copy_text(root, "jti", claims->certificate, sizeof(claims->certificate));
     return KV_OK;

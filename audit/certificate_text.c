@@ -6,22 +6,37 @@
 
 #include <string.h>
 
-const char kv_cert_claim_text[] =
-    "The key of this session was destroyed; every copy of its blocks that was sealed under it, on any tier and in any "
-    "backup, can no "
-    "longer be opened by this service. The claim holds at the stated assurance and within the stated limits.";
+const struct kv_cert_words kv_cert_session_words = {
+    .kind = "session",
+    .claim = "The key of this session was destroyed; every copy of its blocks that was sealed under it, on any tier "
+             "and in any "
+             "backup, can no "
+             "longer be opened by this service. The claim holds at the stated assurance and within the stated limits.",
+    .backups = "Rows, write-ahead log and backups of the database that hold this session's "
+               "wrapped key are sealed under the destroyed root.",
+    .method = "Samples of the session's blocks were opened as a control before the destruction "
+              "and tried again after it; the store of root keys "
+              "and the key tree were read again.",
+};
 
-const char kv_cert_backups_text[] = "Rows, write-ahead log and backups of the database that hold this session's "
-                                    "wrapped key are sealed under the destroyed root.";
+const struct kv_cert_words kv_cert_tenant_words = {
+    .kind = "tenant",
+    .claim =
+        "The keys of all counted sessions of this tenant were destroyed in one step; every copy of their blocks that "
+        "was sealed under them, on any tier and in any backup, can no longer be opened by this service. The claim "
+        "holds at the stated assurance and within the stated limits.",
+    .backups =
+        "Rows, write-ahead log and backups of the database that hold wrapped keys of these sessions are sealed under "
+        "the destroyed root.",
+    .method =
+        "Samples of blocks of several sessions were opened as a control before the destruction and tried again after "
+        "it; the store of root keys and the directory of the key tree were read again.",
+};
 
 const char kv_cert_anchor_text[] =
     "The root in force after the destruction was written to an anchor outside of the database before this certificate "
     "was made. A server with that anchor refuses to open anything from a database and a root of an earlier moment; the "
     "anchor does not keep others from opening such copies (limit L7).";
-
-const char kv_cert_method_text[] = "Samples of the session's blocks were opened as a control before the destruction "
-                                   "and tried again after it; the store of root keys "
-                                   "and the key tree were read again.";
 
 static const struct {
     const char *code, *text;

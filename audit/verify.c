@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -121,8 +122,13 @@ static void print_keys(const struct keys *keys)
 
 static void print_claim(const struct kv_cert_claims *claims)
 {
-    (void)printf("\n%s of %s, tenant %s\n", claims->certificate, claims->session, claims->tenant);
-    (void)printf("Claim (%s, destroyed at %s):\n  %s\n", claims->assurance, claims->destroyed_at, kv_cert_claim_text);
+    if (claims->session[0] != '\0') {
+        (void)printf("\n%s of %s, tenant %s\n", claims->certificate, claims->session, claims->tenant);
+    } else {
+        (void)printf("\n%s of %" PRIu64 " sessions, all of tenant %s\n", claims->certificate, claims->sessions,
+                     claims->tenant);
+    }
+    (void)printf("Claim (%s, destroyed at %s):\n  %s\n", claims->assurance, claims->destroyed_at, claims->words->claim);
     (void)printf("Limits:\n");
     for (size_t i = 0; i < claims->limit_count; i++) {
         (void)printf("  %s: %s\n", claims->limits[i], kv_limit_text(claims->limits[i]));
@@ -146,10 +152,15 @@ static void print_lines(const struct keys *keys, const struct kv_cert_report *re
 
 static void put_json_claim(struct kv_buf *out, const struct kv_cert_claims *claims)
 {
-    kv_buf_printf(out, ",\"certificate\":\"%s\",\"tenant\":\"%s\",\"session\":\"%s\",\"destroyed_at\":\"%s\"",
-                  claims->certificate, claims->tenant, claims->session, claims->destroyed_at);
+    kv_buf_printf(out, ",\"certificate\":\"%s\",\"tenant\":\"%s\"", claims->certificate, claims->tenant);
+    if (claims->session[0] != '\0') {
+        kv_buf_printf(out, ",\"session\":\"%s\"", claims->session);
+    } else {
+        kv_buf_printf(out, ",\"sessions\":\"%" PRIu64 "\"", claims->sessions);
+    }
+    kv_buf_printf(out, ",\"destroyed_at\":\"%s\"", claims->destroyed_at);
     kv_buf_printf(out, ",\"assurance\":\"%s\",\"claim\":", claims->assurance);
-    kv_buf_json_string(out, kv_cert_claim_text);
+    kv_buf_json_string(out, claims->words->claim);
     kv_buf_text(out, ",\"limits\":[");
     for (size_t i = 0; i < claims->limit_count; i++) {
         kv_buf_printf(out, "%s{\"code\":\"%s\",\"text\":", i == 0 ? "" : ",", claims->limits[i]);

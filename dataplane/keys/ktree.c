@@ -354,16 +354,14 @@ static KV_RC step_down(struct kv_ktree *tree, const struct kv_ktree_store *store
     return rc;
 }
 
-KV_RC kv_ktree_slot(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
-                    uint32_t directory_slot, uint32_t slot, bool fill, struct kv_secret **ret_secret)
+static KV_RC walk(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct tree_step *path,
+                  size_t path_len, bool fill, struct kv_secret **ret_secret)
 {
-    struct tree_step path[TREE_PATH_NODES];
-    KV_TRY(tree_path(tenant, directory_slot, slot, path));
     struct ktree_use use;
     KV_TRY(ktree_use_begin(tree, &use));
     struct kv_secret *secret = NULL;
     enum kv_err rc = kv_secret_copy(kv_secret_data(use.root_secret), NODE_SECRET_BYTES, &secret);
-    for (size_t i = 0; i < TREE_PATH_NODES && rc == KV_OK; i++) {
+    for (size_t i = 0; i < path_len && rc == KV_OK; i++) {
         rc = step_down(tree, store, &use, &path[i], fill, &secret);
     }
     if (rc != KV_OK) {
@@ -378,4 +376,21 @@ KV_RC kv_ktree_slot(struct kv_ktree *tree, const struct kv_ktree_store *store, c
     }
     *ret_secret = secret;
     return KV_OK;
+}
+
+KV_RC kv_ktree_slot(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
+                    uint32_t directory_slot, uint32_t slot, bool fill, struct kv_secret **ret_secret)
+{
+    struct tree_step path[TREE_PATH_NODES];
+    KV_TRY(tree_path(tenant, directory_slot, slot, path));
+    return walk(tree, store, path, TREE_PATH_NODES, fill, ret_secret);
+}
+
+KV_RC kv_ktree_top(struct kv_ktree *tree, const struct kv_ktree_store *store, uint32_t directory_slot,
+                   struct kv_secret **ret_secret)
+{
+    static const struct kv_id any = {{1}}; /* Only the directory's part of the path is walked. */
+    struct tree_step path[TREE_PATH_NODES];
+    KV_TRY(tree_path(&any, directory_slot, 0, path));
+    return walk(tree, store, path, KV_TREE_LEVELS, false, ret_secret);
 }

@@ -66,17 +66,24 @@ size_t kv_ktree_cached(struct kv_ktree *tree);
 /* First start: writes the directory's top node under E. */
 KV_RC kv_ktree_format(struct kv_ktree *tree, const struct kv_ktree_store *store);
 
-/* The secret of tenant slot `slot` (of the tenant with directory slot `directory_slot`). Nodes on the way that have no
- * row yet are inserted when `fill` is set (the caller's transaction holds kroot FOR SHARE), else KV_E_MISSING.
+/* The secret of slot `slot` of the tree `tenant`, which hangs at `directory_slot`: the tenant's id, or after an erasure
+ * of the whole tenant another one, since a tree and a directory slot are never used again. Nodes on the way that have
+ * no row yet are inserted when `fill` is set (the caller's transaction holds kroot FOR SHARE), else KV_E_MISSING.
  * KV_E_SESSION_ERASED: the slot's secret is gone. KV_E_WRONG_KEY: a row on the way is not of this epoch.
  * KV_E_INVALID_STATE: no root is set. KV_E_STALE: the root changed meanwhile. KV_E_LIMIT: no such slot in three levels.
  */
 KV_RC kv_ktree_slot(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
                     uint32_t directory_slot, uint32_t slot, bool fill, struct kv_secret **ret_secret);
 
+/* The secret of the top of the tree at `directory_slot`. KV_E_SESSION_ERASED: it is gone, and every slot of the tree
+ * with it. KV_E_MISSING: nothing was ever put there. Else as kv_ktree_slot. */
+KV_RC kv_ktree_top(struct kv_ktree *tree, const struct kv_ktree_store *store, uint32_t directory_slot,
+                   struct kv_secret **ret_secret);
+
 struct kv_ktree_target {
-    struct kv_id tenant;
+    struct kv_id tenant; /* the tree, as above */
     uint32_t directory_slot, slot;
+    bool whole; /* not one slot but the tree: its place in the directory is dropped, whatever is below */
 };
 
 /* Re-key: drops the targets' slots and reseals every node on their paths with fresh secrets; the directory's top node

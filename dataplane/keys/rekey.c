@@ -85,10 +85,10 @@ static KV_RC load_node(struct rekey *rekey, const struct rekey_node *wanted, siz
 static KV_RC add_target(struct rekey *rekey, const struct kv_ktree_target *target)
 {
     struct tree_step path[TREE_PATH_NODES];
-    KV_TRY(tree_path(&target->tenant, target->directory_slot, target->slot, path));
+    KV_TRY(tree_path(&target->tenant, target->directory_slot, target->whole ? 0 : target->slot, path));
     size_t parent = NO_PARENT;
     unsigned child = 0;
-    for (size_t i = 0; i < TREE_PATH_NODES; i++) {
+    for (size_t i = 0; i < (target->whole ? KV_TREE_LEVELS : TREE_PATH_NODES); i++) {
         size_t index = find_node(rekey, &path[i].key);
         if (index == NO_PARENT) {
             const struct rekey_node wanted = {.key = path[i].key, .parent = parent, .child = child};
@@ -151,8 +151,13 @@ static KV_RC load_top(struct rekey *rekey)
 static KV_RC run(struct rekey *rekey, const struct kv_ktree_target *targets, size_t count)
 {
     KV_TRY(load_top(rekey));
+    /* Whole trees first: of a slot below one the path then ends at the directory, and nothing is sealed that hangs
+     * nowhere. */
     for (size_t i = 0; i < count; i++) {
-        KV_TRY(add_target(rekey, &targets[i]));
+        KV_TRY(targets[i].whole ? add_target(rekey, &targets[i]) : KV_OK);
+    }
+    for (size_t i = 0; i < count; i++) {
+        KV_TRY(targets[i].whole ? KV_OK : add_target(rekey, &targets[i]));
     }
     KV_TRY(refresh_secrets(rekey));
     for (size_t i = 0; i < rekey->count; i++) {

@@ -43,7 +43,12 @@ static void write_members(struct kv_buf *out, const struct kv_certificate_view *
 {
     kv_out_id(out, "id", "crt", &view->id);
     kv_out_id(out, "erasure_id", "era", &view->erasure);
-    kv_out_id(out, "session_id", "ses", &view->session);
+    if (kv_id_is_zero(&view->session)) {
+        kv_out_id(out, "tenant_id", "ten", &view->tenant);
+        kv_out_int(out, "sessions", view->sessions);
+    } else {
+        kv_out_id(out, "session_id", "ses", &view->session);
+    }
     if (!kv_id_is_zero(&view->group)) {
         kv_out_id(out, "group_id", "era", &view->group);
     }

@@ -51,7 +51,9 @@ static void write_links(struct kv_buf *out, const struct kv_erasure_view *erasur
     kv_id_text("era", &erasure->id, id);
     kv_out_object(out, "links");
     write_link(out, "self", "/v1/erasures/", id, "");
-    if (is_group(erasure)) {
+    if (erasure->scope == KV_SCOPE_TENANT && erasure->one_step) {
+        write_link(out, "certificate", "/v1/erasures/", id, "/certificate");
+    } else if (is_group(erasure)) {
         write_link(out, "members", "/v1/erasures?group_id=", id, "");
         write_link(out, "certificates", "/v1/certificates?group_id=", id, "");
     } else {
@@ -105,9 +107,9 @@ static void write_scope(struct kv_buf *out, const struct kv_erasure_view *erasur
     kv_out_close(out);
 }
 
-static void write_session_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
+/* What one certificate is for has all of this itself: a session, or a tenant. */
+static void write_own_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
 {
-    kv_out_id(out, "session_id", "ses", &erasure->session);
     if (!kv_id_is_zero(&erasure->group)) {
         kv_out_id(out, "group_id", "era", &erasure->group);
     }
@@ -115,6 +117,12 @@ static void write_session_part(struct kv_buf *out, const struct kv_erasure_view 
         kv_out_id(out, "certificate_id", "crt", &erasure->certificate);
     }
     write_instances(out, erasure);
+}
+
+static void write_session_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
+{
+    kv_out_id(out, "session_id", "ses", &erasure->session);
+    write_own_part(out, erasure);
 }
 
 static void write_group_part(struct kv_buf *out, const struct kv_erasure_view *erasure)
@@ -126,6 +134,9 @@ static void write_group_part(struct kv_buf *out, const struct kv_erasure_view *e
     kv_out_bool(out, "complete", !erasure->expanding);
     kv_out_close(out);
     kv_out_time(out, "cutoff_at", erasure->cutoff_us);
+    if (erasure->one_step) {
+        write_own_part(out, erasure);
+    }
 }
 
 void kv_h_write_erasure(struct kv_buf *out, const void *view)

@@ -97,6 +97,8 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .session = job->session,
                                     .erasure = job->id,
                                     .slot = job->slot,
+                                    .whole_tenant = job->whole_tenant,
+                                    .sessions = job->sessions,
                                     .requested_us = job->at_us[KV_ERASURE_REQUESTED],
                                     .requester_role = job->requested_role,
                                     .requester_key = job->requested_by,
@@ -133,6 +135,7 @@ static void fill_facts(const struct certify_tx *tx, const char *previous, const 
                                     .openssl_version = kv_crypto_version(),
                                     .cipher_backend = stats.cipher_name};
     memcpy(facts->block_root.b, job->facts.block_root, sizeof facts->block_root.b);
+    memcpy(facts->sessions_root.b, job->sessions_root, sizeof facts->sessions_root.b);
     memcpy(facts->receipt_sha256, tx->batch.receipt_sha256, sizeof facts->receipt_sha256);
 }
 
@@ -258,7 +261,8 @@ static KV_RC bundle_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct bundle_tx *tx = ctx;
     KV_TRY(kv_store_erasure_set_bundle(pg, &tx->job->id, tx->index, tx->bundle, info));
-    KV_TRY(kv_store_session_set_erased(pg, &tx->job->session, info));
+    KV_TRY(tx->job->whole_tenant ? kv_store_tenant_set_erased(pg, &tx->job->tenant, info)
+                                 : kv_store_session_set_erased(pg, &tx->job->session, info));
     return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_VERIFIED, KV_ERASURE_CERTIFIED,
                                     erase_now_us(tx->round), info);
 }
@@ -316,6 +320,10 @@ static KV_RC bundle(struct erase_round *round, struct kv_store_erasure *job)
 static void clean(struct erase_round *round, const struct kv_store_erasure *job)
 {
     uint64_t blocks = 0;
+    if (job->whole_tenant) {
+        erase_tenant_clean(round, job);
+        return;
+    }
     enum kv_err rc = kv_engine_drop_scope(round->svc->engine, &job->session, &blocks);
     kv_log(rc == KV_OK ? KV_LOG_INFO : KV_LOG_WARN, "eraser", rc == KV_OK ? "cleaned" : "not-cleaned",
            KV_FID("session", "ses", &job->session), KV_FU("blocks", blocks));
@@ -349,6 +357,6 @@ KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job)
     svc_metrics_certified(round->svc, job, erase_now_us(round));
     note_duration(round->svc, erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),
-           KV_FID("session", "ses", &job->session));
+           KV_FID(job->whole_tenant ? "tenant" : "session", job->whole_tenant ? "ten" : "ses", erase_subject(job)));
     return KV_FAULT("erase/certified") ? KV_E_INTERNAL : KV_OK;
 }

@@ -6,6 +6,7 @@
 #include "server/service/erase_int.h"
 
 #include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 
 #include <string.h>
@@ -34,13 +35,13 @@ static KV_RC collect_facts(struct kv_svc *svc, const struct kv_id *session, stru
 }
 
 /* Headers of some blocks, framed with their lengths. */
-static KV_RC collect_samples(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *facts,
-                             struct kv_buf *framed)
+static KV_RC collect_samples(struct kv_svc *svc, const struct kv_id *session, uint32_t max,
+                             struct kv_store_facts *facts, struct kv_buf *framed)
 {
     struct kv_buf headers;
     uint32_t lens[ERASE_SAMPLES_MAX], count = 0;
     kv_buf_init(&headers, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = kv_engine_sample(svc->engine, session, KV_TIER_NONE, ERASE_SAMPLES_MAX, &headers, lens, &count);
+    enum kv_err rc = kv_engine_sample(svc->engine, session, KV_TIER_NONE, max, &headers, lens, &count);
     size_t at = 0;
     for (uint32_t i = 0; i < count && rc == KV_OK; i++) {
         uint8_t len[4];
@@ -55,11 +56,24 @@ static KV_RC collect_samples(struct kv_svc *svc, const struct kv_id *session, st
     return rc == KV_OK ? kv_buf_check(framed) : rc;
 }
 
-KV_RC erase_collect(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *ret_facts,
-                    struct kv_buf *framed)
+KV_RC erase_collect_session(struct kv_svc *svc, const struct kv_id *session, uint32_t samples_max,
+                            struct kv_store_facts *ret_facts, struct kv_buf *framed)
 {
     KV_TRY(collect_facts(svc, session, ret_facts));
-    return collect_samples(svc, session, ret_facts, framed);
+    return samples_max > 0 ? collect_samples(svc, session, samples_max, ret_facts, framed) : KV_OK;
+}
+
+KV_RC erase_collect(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                    struct kv_errinfo *info, struct kv_store_facts *ret_facts, struct kv_buf *framed)
+{
+    return kv_id_is_zero(&what->session)
+               ? erase_tenant_collect(svc, pg, what, info, ret_facts, framed)
+               : erase_collect_session(svc, &what->session, ERASE_SAMPLES_MAX, ret_facts, framed);
+}
+
+const struct kv_id *erase_subject(const struct kv_store_erasure *job)
+{
+    return job->whole_tenant ? &job->tenant : &job->session;
 }
 
 struct job_tx {
@@ -74,6 +88,7 @@ static KV_RC fenced_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct job_tx *tx = ctx;
     KV_TRY(kv_store_erasure_set_facts(pg, &tx->job->id, &tx->job->facts, info));
     KV_TRY(kv_store_erasure_set_samples(pg, &tx->job->id, tx->samples, info));
+    KV_TRY(tx->job->whole_tenant ? kv_store_erasure_set_sessions(pg, tx->job, info) : KV_OK);
     KV_TRY(erase_record_fenced(pg, tx->round, tx->others, tx->job, info));
     return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_REQUESTED, KV_ERASURE_FENCED, erase_now_us(tx->round),
                                     info);
@@ -85,7 +100,11 @@ static KV_RC fence_job(struct erase_round *round, const struct erase_others *oth
 {
     struct kv_buf framed;
     kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = erase_collect(round->svc, &job->session, &job->facts, &framed);
+    const struct kv_store_revocation what = svc_revocation_of(job);
+    enum kv_err rc = erase_collect(round->svc, round->pg, &what, &round->info, &job->facts, &framed);
+    if (rc == KV_OK && job->whole_tenant) {
+        rc = erase_tenant_count(round, job);
+    }
     if (rc == KV_OK) {
         rc = erase_others_fenced(round, others, job, &framed, ret_fenced);
     }
@@ -106,11 +125,9 @@ static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_
     for (size_t i = 0; i < round->job_count; i++) {
         const struct kv_store_erasure *job = &round->jobs[i];
         if (job->state == KV_ERASURE_REQUESTED) {
-            enum kv_err rc = svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id, deadline);
-            if (rc != KV_OK) {
-                rc = kv_fail(&round->info, rc, "%s", svc_revoke_text(rc));
-                erase_put_off(round, rc);
-            }
+            const struct kv_store_revocation what = svc_revocation_of(job);
+            enum kv_err rc = svc_revoke(round->svc, round->pg, &what, deadline, &round->info);
+            erase_put_off(round, rc);
             revoked[i] = rc == KV_OK;
             count += revoked[i];
         }

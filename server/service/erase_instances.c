@@ -58,12 +58,12 @@ KV_RC svc_erase_report(struct kv_svc *svc, struct kv_pg *pg, const struct kv_sto
     }
     struct kv_journal_stats journal;
     struct kv_buf framed;
-    struct kv_store_report report = {.session = revocation->session,
+    struct kv_store_report report = {.erasure = revocation->erasure,
                                      .instance = svc->instance,
                                      .incarnation = svc->lease_row.incarnation,
                                      .at_us = svc->env->realtime_us(svc->env->ctx)};
     kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
-    enum kv_err rc = erase_collect(svc, &revocation->session, &report.facts, &framed);
+    enum kv_err rc = erase_collect(svc, pg, revocation, info, &report.facts, &framed);
     kv_journal_stats(svc->journal, &journal); /* after the fence: there will be no record of it past this one */
     report.journal_seq = journal.last_seq;
     report.samples = kv_buf_bytes(&framed);
@@ -263,7 +263,7 @@ KV_RC erase_record_fenced(struct kv_pg *pg, struct erase_round *round, const str
         bool lingers = true;
         fenced = fenced_of(round, &others->peers[i]);
         if (fenced.how == KV_FENCED_EXPIRED) {
-            KV_TRY(kv_store_instance_lingers(pg, &fenced.instance, &job->session, info, &lingers));
+            KV_TRY(kv_store_instance_lingers(pg, &fenced.instance, erase_subject(job), info, &lingers));
         }
         KV_TRY(lingers ? kv_store_erasure_fenced_by(pg, &job->id, &fenced, info) : KV_OK);
     }
@@ -287,7 +287,7 @@ static KV_RC record_expired(struct kv_pg *pg, struct erase_round *round, const s
 {
     bool lingers = false;
     for (size_t i = 0; i < round->job_count && !lingers; i++) {
-        KV_TRY(kv_store_instance_lingers(pg, &purged->instance, &round->jobs[i].session, info, &lingers));
+        KV_TRY(kv_store_instance_lingers(pg, &purged->instance, erase_subject(&round->jobs[i]), info, &lingers));
     }
     return lingers ? kv_store_erasure_purged_by(pg, &round->batch.id, purged, info) : KV_OK;
 }

@@ -62,10 +62,21 @@ KV_RC erase_confirm(struct erase_round *round);
 void erase_moved(const struct erase_round *round, struct kv_store_erasure *job, enum kv_erasure_state state);
 void erase_all_moved(struct erase_round *round, enum kv_erasure_state from, enum kv_erasure_state to);
 
-/* What is here of a session that nobody uses any more: counts, and headers of some blocks, each framed with its length,
- * appended to `framed`. */
-KV_RC erase_collect(struct kv_svc *svc, const struct kv_id *session, struct kv_store_facts *ret_facts,
-                    struct kv_buf *framed);
+/* What is here of a session, or of all of a tenant's, that nobody uses any more: counts, and headers of some blocks,
+ * each framed with its length, appended to `framed`. */
+KV_RC erase_collect(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                    struct kv_errinfo *info, struct kv_store_facts *ret_facts, struct kv_buf *framed);
+KV_RC erase_collect_session(struct kv_svc *svc, const struct kv_id *session, uint32_t samples_max,
+                            struct kv_store_facts *ret_facts, struct kv_buf *framed);
+/* The session, or the tenant when all of it is erased. */
+const struct kv_id *erase_subject(const struct kv_store_erasure *job);
+
+/* Samples as stored: u32 length and header, one after the other. */
+struct erase_samples {
+    struct kv_buf bytes;
+    struct kv_bytes headers[ERASE_PROVE_MAX]; /* ERASE_SAMPLES_MAX of an erasure */
+    size_t count;
+};
 
 /* --- erase_instances.c: the other instances */
 struct erase_others {
@@ -88,6 +99,20 @@ KV_RC erase_record_purged(struct kv_pg *pg, struct erase_round *round, const str
 /* A little time for others to get further. */
 void erase_pause(struct erase_round *round);
 
+/* --- erase_tenant.c: what is otherwise when all of a tenant is erased */
+KV_RC erase_tenant_collect(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                           struct kv_errinfo *info, struct kv_store_facts *ret_facts, struct kv_buf *framed);
+/* How many sessions are meant, and the root over their ids, into the job. */
+KV_RC erase_tenant_count(struct erase_round *round, struct kv_store_erasure *job);
+/* How many of the samples open under what the tree leads to now. */
+KV_RC erase_tenant_try(struct erase_round *round, const struct kv_ktree_store *rows,
+                       const struct erase_samples *samples, const struct kv_store_erasure *job, uint32_t *ret_opened);
+/* The tenant's place in the directory is empty, and no secret beside it opens the top of the tree that hung there. */
+KV_RC erase_tenant_absent(struct erase_round *round, const struct kv_ktree_store *rows,
+                          const struct kv_store_erasure *job, struct kv_errinfo *info, bool *ret_absent);
+/* Blocks that are here. Best effort. */
+void erase_tenant_clean(struct erase_round *round, const struct kv_store_erasure *job);
+
 /* Every step works on the jobs that are in its state and leaves the others alone. */
 KV_RC erase_fence(struct erase_round *round);
 KV_RC erase_stage(struct erase_round *round);
@@ -98,15 +123,12 @@ KV_RC erase_purge(struct erase_round *round);
 KV_RC erase_verify(struct erase_round *round);
 KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job);
 
-/* Samples as stored: u32 length and header, one after the other. */
-struct erase_samples {
-    struct kv_buf bytes;
-    struct kv_bytes headers[ERASE_PROVE_MAX]; /* ERASE_SAMPLES_MAX of an erasure */
-    size_t count;
-};
 KV_RC erase_samples_load(struct erase_round *round, const struct kv_id *erasure, struct erase_samples *ret_samples);
 void erase_samples_done(struct erase_samples *samples);
-/* How many of the samples open under K_block of this slot secret. */
+/* The sample is of this session and opens under K_block of this slot secret. */
+KV_RC erase_sample_opens(struct kv_bytes header, const struct kv_secret *slot, const struct kv_id *tenant,
+                         const struct kv_id *session, bool *ret_opens);
+/* How many of the samples do. */
 KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_secret *slot,
                         const struct kv_store_erasure *job, uint32_t *ret_opened);
 

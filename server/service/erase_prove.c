@@ -47,6 +47,10 @@ KV_RC kv_svc_erasure_prove(struct kv_call *call, const struct kv_id *erasure, ui
     kv_buf_init(&bundle, 4 * (size_t)KV_MAX_CERTIFICATE_BYTES);
     KV_TRY(svc_may_work(call->svc, &call->info));
     KV_TRY(kv_svc_certificate_get(call, erasure, NULL, KV_CERT_BUNDLE, &certificate, &bundle));
+    if (kv_id_is_zero(&certificate.session)) { /* nothing of one session is left that could be tried: no proof */
+        return kv_fail(&call->info, KV_E_INVALID_STATE,
+                       "this erasure is of all of a tenant; a proof tries what is left of one session");
+    }
     kv_id_text("era", erasure, text);
     snprintf(params, sizeof params, "{\"erasure\":\"%s\",\"samples\":%" PRIu32 "}", text, samples);
     struct kv_audit_event event = {.op = KV_AUDIT_ERASE_PROVE,
@@ -134,8 +138,8 @@ static KV_RC try_control(struct prove *prove, const struct kv_ktree_store *rows)
     if (prove->live.count == 0) {
         return KV_OK;
     }
-    enum kv_err rc = kv_ktree_slot(prove->run->svc->tree, rows, &session->tenant, session->directory_slot,
-                                   session->slot, false, &slot);
+    enum kv_err rc = kv_ktree_slot(prove->run->svc->tree, rows, &session->tree, session->directory_slot, session->slot,
+                                   false, &slot);
     if (rc == KV_E_SESSION_ERASED) {
         return KV_OK; /* since a moment ago: no control, and that is what is said */
     }

@@ -19,13 +19,17 @@ struct svc_erase_by {
  * `ret_row` is what svc_erase_begin wants after the commit. */
 KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *session,
                         const struct svc_erase_by *by, struct kv_errinfo *info, struct kv_store_erasure *ret_row);
-/* After the commit: refused here from now on, and the eraser begins. */
-void svc_erase_begin(struct kv_svc *svc, const struct kv_store_erasure *row);
+/* After the commit: refused here from now on, and the eraser begins. `pg` of the caller's thread, outside of a
+ * transaction. */
+void svc_erase_begin(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row);
 
-/* In a transaction: an erasure of all sessions of the tenant that exist by now. The janitor takes them on; when all are
- * certified, a tenant in the state `erasing` becomes `erased`. Call svc_janitor_signal after the commit. */
-KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct svc_erase_by *by,
-                       struct kv_errinfo *info, struct kv_id *ret_group);
+/* In a transaction: one erasure of all sessions of the tenant that exist by now, without those that have one. Reads
+ * tenant, basis, requested_by, requested_role, hashes, revocation_seq and an id that is
+ * not zero. A
+ * tenant in the state `erasing` becomes `erased` with the certificate. KV_E_NOT_FOUND; KV_E_STALE: it is erased. */
+KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row, struct kv_errinfo *info);
+/* The janitor's step: rows of sessions that went with their tenant say so themselves. */
+KV_RC svc_erase_settle(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
 
 /* --- for svc_erase.c and svc_erase_group.c */
 

@@ -23,9 +23,18 @@ static KV_RC control(struct erase_round *round, const struct kv_ktree_store *row
     struct kv_secret *slot = NULL;
     struct erase_samples samples;
     KV_TRY(erase_samples_load(round, &job->id, &samples));
-    enum kv_err rc = kv_ktree_slot(round->svc->tree, rows, &job->tenant, job->directory_slot, job->slot, false, &slot);
-    if (rc == KV_OK) {
+    enum kv_err rc = KV_OK;
+    if (job->whole_tenant) {
+        rc = erase_tenant_try(round, rows, &samples, job, &job->facts.control_opened);
+    } else {
+        rc = kv_ktree_slot(round->svc->tree, rows, &job->tree, job->directory_slot, job->slot, false, &slot);
+    }
+    if (rc == KV_OK && !job->whole_tenant) {
         rc = erase_samples_try(&samples, slot, job, &job->facts.control_opened);
+    } else if (rc == KV_E_SESSION_ERASED) {
+        /* All of its tenant went before it. Nothing leads to its key, and no sample can show anything any more. */
+        job->facts.samples = job->facts.control_opened = 0;
+        rc = KV_OK;
     }
     kv_secret_free(slot);
     erase_samples_done(&samples);
@@ -187,8 +196,8 @@ static KV_RC rekey_jobs(struct kv_pg *pg, struct erase_round *round, const struc
             continue;
         }
         KV_TRY(control(round, rows, job));
-        targets[count++] =
-            (struct kv_ktree_target){.tenant = job->tenant, .directory_slot = job->directory_slot, .slot = job->slot};
+        targets[count++] = (struct kv_ktree_target){
+            .tenant = job->tree, .directory_slot = job->directory_slot, .slot = job->slot, .whole = job->whole_tenant};
         KV_TRY(kv_store_erasure_set_facts(pg, &job->id, &job->facts, info));
         KV_TRY(
             kv_store_erasure_advance(pg, &job->id, KV_ERASURE_STAGED, KV_ERASURE_REKEYED, erase_now_us(round), info));
@@ -357,9 +366,9 @@ static KV_RC purge_self(struct erase_round *round)
     KV_TRY(rc);
     KV_TRY(svc_session_settle(round->svc, kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS, &round->info));
     for (size_t i = 0; i < round->job_count; i++) {
-        const struct kv_store_erasure *job = &round->jobs[i];
-        KV_TRY(svc_session_revoke(round->svc, &job->tenant, &job->session, &job->id,
-                                  kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS));
+        const struct kv_store_revocation what = svc_revocation_of(&round->jobs[i]);
+        KV_TRY(
+            svc_revoke(round->svc, round->pg, &what, kv_now_ns(round->svc->env) + ERASE_FENCE_WAIT_NS, &round->info));
     }
     return KV_OK;
 }

@@ -49,29 +49,33 @@ void erase_samples_done(struct erase_samples *samples)
     kv_buf_done(&samples->bytes);
 }
 
-static bool opens(const struct kv_secret *key, const struct kv_store_erasure *job, struct kv_bytes header)
+KV_RC erase_sample_opens(struct kv_bytes header, const struct kv_secret *slot, const struct kv_id *tenant,
+                         const struct kv_id *session, bool *ret_opens)
 {
     struct kv_sealed_context context;
-    return kv_sealed_peek(header, &context) == KV_OK && kv_id_equal(&context.tenant, &job->tenant) &&
-           kv_id_equal(&context.scope, &job->session) && kv_sealed_check(key, &context, header) == KV_OK;
+    struct kv_secret *scope = NULL, *key = NULL;
+    KV_TRY(kv_scope_secret(slot, tenant, session, &scope));
+    enum kv_err rc = kv_scope_key_block(scope, &key);
+    if (rc == KV_OK) {
+        *ret_opens = kv_sealed_peek(header, &context) == KV_OK && kv_id_equal(&context.tenant, tenant) &&
+                     kv_id_equal(&context.scope, session) && kv_sealed_check(key, &context, header) == KV_OK;
+    }
+    kv_secret_free(key);
+    kv_secret_free(scope);
+    return rc;
 }
 
 KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_secret *slot,
                         const struct kv_store_erasure *job, uint32_t *ret_opened)
 {
-    struct kv_secret *scope = NULL, *key = NULL;
-    KV_TRY(kv_scope_secret(slot, &job->tenant, &job->session, &scope));
-    enum kv_err rc = kv_scope_key_block(scope, &key);
     uint32_t opened = 0;
-    for (size_t i = 0; i < samples->count && rc == KV_OK; i++) {
-        opened += opens(key, job, samples->headers[i]);
+    for (size_t i = 0; i < samples->count; i++) {
+        bool opens = false;
+        KV_TRY(erase_sample_opens(samples->headers[i], slot, &job->tenant, &job->session, &opens));
+        opened += opens;
     }
-    kv_secret_free(key);
-    kv_secret_free(scope);
-    if (rc == KV_OK) {
-        *ret_opened = opened;
-    }
-    return rc;
+    *ret_opened = opened;
+    return KV_OK;
 }
 
 /* --- checks ------------------------------------------------------------------------------------------------------ */
@@ -151,7 +155,7 @@ KV_RC erase_try_leaf(struct kv_svc *svc, const struct kv_ktree_store *rows, cons
         if (slot != job->slot && samples->count == 0) {
             continue;
         }
-        enum kv_err rc = kv_ktree_slot(svc->tree, rows, &job->tenant, job->directory_slot, slot, false, &secret);
+        enum kv_err rc = kv_ktree_slot(svc->tree, rows, &job->tree, job->directory_slot, slot, false, &secret);
         if (rc == KV_E_SESSION_ERASED) {
             tried.absent = tried.absent || slot == job->slot;
             continue;
@@ -168,6 +172,13 @@ KV_RC erase_try_leaf(struct kv_svc *svc, const struct kv_ktree_store *rows, cons
     return KV_OK;
 }
 
+static KV_RC try_tenant(struct verify_tx *tx, const struct kv_ktree_store *rows, const struct erase_samples *samples,
+                        struct kv_errinfo *info, struct erase_tried *ret_tried)
+{
+    KV_TRY(erase_tenant_absent(tx->round, rows, tx->job, info, &ret_tried->absent));
+    return erase_tenant_try(tx->round, rows, samples, tx->job, &ret_tried->opened);
+}
+
 static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct verify_tx *tx = ctx;
@@ -181,7 +192,8 @@ static KV_RC slots_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct erase_samples samples;
     struct erase_tried tried = {0};
     KV_TRY(erase_samples_load(tx->round, &tx->job->id, &samples));
-    enum kv_err rc = erase_try_leaf(tx->round->svc, &rows, tx->job, &samples, &tried);
+    enum kv_err rc = tx->job->whole_tenant ? try_tenant(tx, &rows, &samples, info, &tried)
+                                           : erase_try_leaf(tx->round->svc, &rows, tx->job, &samples, &tried);
     erase_samples_done(&samples);
     tx->absent = tried.absent;
     tx->job->facts.opened_after = tried.opened;

@@ -49,6 +49,7 @@ static const struct step {
     {"idempotency", expire_once, 60 * KV_S_NS},
     {"metrics", svc_sample, 5 * KV_S_NS},
     {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
+    {"erased-tenants", svc_erase_settle, 1 * KV_S_NS},
     {"operations", svc_operations_expire, 60 * KV_S_NS},
     {"usage", svc_usage_expire, 3600 * KV_S_NS},
 };

@@ -137,12 +137,7 @@ static KV_RC apply_revocations(struct kv_svc *svc, struct kv_pg *pg, struct kv_e
     do {
         KV_TRY(kv_store_revocations_since(pg, svc->lease_row.acked_seq, REVOCATIONS_AT_ONCE, info, list, &count));
         for (size_t i = 0; i < count; i++) {
-            struct kv_id none = {0};
-            enum kv_err rc =
-                svc_session_revoke(svc, &list[i].tenant, &list[i].session, &none, kv_now_ns(svc->env) + FENCE_WAIT_NS);
-            if (rc != KV_OK) {
-                return kv_fail(info, rc, "%s; no renewal before", svc_revoke_text(rc));
-            }
+            KV_TRY(svc_revoke(svc, pg, &list[i], kv_now_ns(svc->env) + FENCE_WAIT_NS, info));
             KV_TRY(svc_erase_report(svc, pg, &list[i], info));
             svc->lease_row.acked_seq = list[i].seq;
         }

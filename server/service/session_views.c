@@ -35,6 +35,15 @@ static void kept_free(struct kept *kept)
     }
 }
 
+static void free_all(struct kv_idmap *map)
+{
+    size_t position = 0;
+    for (struct kept *kept = kv_idmap_next(map, &position); kept != NULL; kept = kv_idmap_next(map, &position)) {
+        kept_free(kept);
+    }
+    kv_idmap_done(map);
+}
+
 KV_RC svc_views_new(const struct kv_env *env, uint64_t good_ns, size_t max, struct svc_views **ret_views)
 {
     KV_ASSERT(max > 0);
@@ -56,12 +65,7 @@ void svc_views_free(struct svc_views *views)
     if (views == NULL) {
         return;
     }
-    size_t position = 0;
-    for (struct kept *kept = kv_idmap_next(&views->map, &position); kept != NULL;
-         kept = kv_idmap_next(&views->map, &position)) {
-        kept_free(kept);
-    }
-    kv_idmap_done(&views->map);
+    free_all(&views->map);
     pthread_mutex_destroy(&views->mutex);
     kv_free(views);
 }
@@ -148,4 +152,21 @@ void svc_views_drop(struct svc_views *views, const struct kv_id *session)
     struct kept *kept = kv_idmap_take(&views->map, session);
     pthread_mutex_unlock(&views->mutex);
     kept_free(kept);
+}
+
+void svc_views_drop_all(struct svc_views *views)
+{
+    if (views == NULL) {
+        return;
+    }
+    struct kv_idmap all;
+    pthread_mutex_lock(&views->mutex);
+    for (size_t i = 0; i < DROP_COUNTERS; i++) {
+        views->drops[i]++;
+    }
+    all = views->map;
+    kv_idmap_init(&views->map);
+    views->hand = 0;
+    pthread_mutex_unlock(&views->mutex);
+    free_all(&all);
 }

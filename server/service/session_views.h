@@ -30,5 +30,7 @@ bool svc_views_get(struct svc_views *views, const struct kv_id *session, const s
                    struct kv_session_view *ret_view);
 /* The session changed, or may have: after the commit, before the answer. NULL is fine. */
 void svc_views_drop(struct svc_views *views, const struct kv_id *session);
+/* Any of them may have changed. */
+void svc_views_drop_all(struct svc_views *views);
 
 #endif

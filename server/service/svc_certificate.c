@@ -39,6 +39,8 @@ static void view_of(const struct kv_store_erasure *row, struct kv_certificate_vi
     *ret_view = (struct kv_certificate_view){.id = row->certificate,
                                              .erasure = row->id,
                                              .session = row->session,
+                                             .tenant = row->tenant,
+                                             .sessions = row->sessions,
                                              .group = row->group,
                                              .issued_us = row->at_us[KV_ERASURE_CERTIFIED],
                                              .log_index = (uint64_t)row->certificate_index};

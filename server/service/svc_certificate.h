@@ -9,7 +9,9 @@
 
 struct kv_certificate_view {
     struct kv_id id, erasure, session, group; /* group zero: asked for alone */
-    uint64_t issued_us;                       /* when its bundle was complete */
+    struct kv_id tenant;                      /* of all of whose sessions it is, when `session` is zero */
+    uint64_t sessions;
+    uint64_t issued_us; /* when its bundle was complete */
     uint64_t log_index;
     char basis[33];
 };

@@ -59,22 +59,25 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
 {
     *ret_view = (struct kv_erasure_view){.id = row->id,
                                          .tenant = row->tenant,
-                                         .scope = KV_SCOPE_SESSION,
+                                         .scope = row->whole_tenant ? KV_SCOPE_TENANT : KV_SCOPE_SESSION,
                                          .session = row->session,
                                          .group = row->group,
                                          .state = row->state,
                                          .claim = svc_erase_claim(row->state),
                                          .requested_us = row->at_us[KV_ERASURE_REQUESTED],
-                                         .sessions = 1};
+                                         .one_step = row->whole_tenant,
+                                         .cutoff_us = row->whole_tenant ? row->at_us[KV_ERASURE_REQUESTED] : 0,
+                                         .sessions = row->sessions};
     memcpy(ret_view->step_us, row->at_us, sizeof ret_view->step_us);
     snprintf(ret_view->basis, sizeof ret_view->basis, "%s", row->basis);
     if (row->state == KV_ERASURE_CERTIFIED) {
         ret_view->certificate = row->certificate;
-        ret_view->sessions_certified = 1;
+        ret_view->sessions_certified = row->sessions;
     } else if (row->state == KV_ERASURE_QUARANTINED) {
-        ret_view->sessions_quarantined = 1;
+        ret_view->sessions_quarantined = row->sessions;
         snprintf(ret_view->quarantine_reason, sizeof ret_view->quarantine_reason,
-                 "verification found the session still readable");
+                 row->whole_tenant ? "verification found the tenant's sessions still readable"
+                                   : "verification found the session still readable");
     } else {
         ret_view->eta_ms = svc_erase_eta_ms(svc, atomic_load(&svc->erasures_open));
     }
@@ -149,6 +152,7 @@ static KV_RC insert_one(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_er
 {
     row->state = KV_ERASURE_REQUESTED;
     row->at_us[KV_ERASURE_REQUESTED] = svc->env->realtime_us(svc->env->ctx);
+    row->sessions = 1;
     KV_TRY(kv_store_erasure_insert(pg, row, info));
     return svc_erase_record(svc, pg, row, info);
 }
@@ -164,12 +168,13 @@ KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
     return insert_one(svc, pg, ret_row, info);
 }
 
-void svc_erase_begin(struct kv_svc *svc, const struct kv_store_erasure *row)
+void svc_erase_begin(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row)
 {
+    const struct kv_store_revocation what = svc_revocation_of(row);
+    struct kv_errinfo info = {0};
     svc_views_drop(svc->views, &row->session); /* before anybody hears of it */
     svc_erasure_publish(svc, row);
-    KV_IGNORE(svc_session_revoke(svc, &row->tenant, &row->session, &row->id, kv_now_ns(svc->env)),
-              "the eraser fences again, with time to wait");
+    KV_IGNORE(svc_revoke(svc, pg, &what, kv_now_ns(svc->env), &info), "the eraser fences again, with time to wait");
     svc_eraser_signal(svc);
 }
 
@@ -247,8 +252,36 @@ static KV_RC erase_one(struct request_tx *tx)
         return KV_E_INTERNAL;
     }
     if (!tx->existed) {
-        svc_erase_begin(tx->call->svc, &tx->row);
+        svc_erase_begin(tx->call->svc, tx->call->pg, &tx->row);
     }
+    return KV_OK;
+}
+
+/* --- a whole tenant's request ------------------------------------------------------------------------------------ */
+
+static KV_RC tenant_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct request_tx *tx = ctx;
+    static const struct kv_id none = {0};
+    KV_TRY(fill_request(tx, &none));
+    KV_TRY(kv_store_revocation_next(pg, info, &tx->row.revocation_seq));
+    KV_TRY(svc_erase_tenant(tx->call->svc, pg, &tx->row, info));
+    if (tx->row.sessions == 0) {
+        return kv_fail(info, KV_E_NOT_FOUND, "no session that lives is meant by this scope");
+    }
+    view_of(tx->call->svc, &tx->row, &tx->made->erasure);
+    return KV_OK;
+}
+
+static KV_RC erase_tenant(struct request_tx *tx)
+{
+    enum kv_err rc = svc_tx(tx->call, KV_TX_ERASE_TENANT, tenant_tx, tx);
+    svc_views_drop_all(tx->call->svc->views); /* whatever came of it: a lost answer may be a commit */
+    KV_TRY(rc);
+    if (KV_FAULT("erase/tenant-requested")) {
+        return KV_E_INTERNAL;
+    }
+    svc_erase_begin(tx->call->svc, tx->call->pg, &tx->row);
     return KV_OK;
 }
 
@@ -286,6 +319,9 @@ static KV_RC erase_many(struct request_tx *tx)
     if (tx->in->scope == KV_SCOPE_IDLE) {
         KV_TRY(svc_use_settle(tx->call->svc, tx->call->pg, &tx->call->who.tenant, tx->in->idle_before_us,
                               &tx->call->info));
+    }
+    if (tx->in->scope == KV_SCOPE_TENANT && !tx->call->dry_run) {
+        return erase_tenant(tx);
     }
     KV_TRY(svc_tx(tx->call, KV_TX_ERASE_GROUP, many_tx, tx));
     if (tx->call->dry_run) {

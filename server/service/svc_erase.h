@@ -32,13 +32,14 @@ struct kv_erasure_instance {
     uint64_t fenced_us, purged_us; /* purged_us 0: not yet */
 };
 
-/* One session's erasure, or a group: `scope` tells. */
+/* One session's erasure, a whole tenant's, or a group: `scope` tells, and of a tenant `one_step`. */
 struct kv_erasure_view {
     struct kv_id id, tenant;
     enum kv_erasure_scope scope; /* SESSION, LABEL, IDLE or TENANT */
     struct kv_id session;        /* SESSION */
     struct kv_id group;          /* the group that it belongs to, or zero */
-    struct kv_id certificate;    /* of a certified session's; zero: none */
+    bool one_step;               /* TENANT: one certificate for all; a group's members have one each */
+    struct kv_id certificate;    /* of what is certified by one; zero: none */
     enum kv_erasure_state state; /* of a group: the one that every session reached */
     const char *claim;           /* what may honestly be said in this state; static text */
     char basis[KV_BASIS_SIZE];
@@ -72,7 +73,8 @@ struct kv_erasure_made {
     struct kv_erasure_would would;  /* of a dry run */
 };
 
-/* An erasure that exists for the session is returned as it is. A group takes on its first sessions here, the others
+/* An erasure that exists for the session is returned as it is. All of a tenant goes in one step, and the tenant goes on
+ * with fresh keys. A group takes on its first sessions here, the others
  * soon after; sessions made later are not meant. KV_E_NOT_FOUND: no session is meant, or another tenant's.
  * KV_E_FORBIDDEN: an engine key, and not its own session. Durable, and refused here, when it returns. */
 KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct kv_erasure_made *ret_made);

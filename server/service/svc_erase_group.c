@@ -70,27 +70,6 @@ KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_sto
     return svc_audit(svc, pg, &event, KV_BYTES(NULL, 0), info);
 }
 
-KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct svc_erase_by *by,
-                       struct kv_errinfo *info, struct kv_id *ret_group)
-{
-    uint64_t now_us = svc->env->realtime_us(svc->env->ctx);
-    struct kv_store_group *group KV_CLEANUP(kv_freep) = kv_alloc(sizeof *group);
-    if (group == NULL) {
-        return KV_E_NO_MEMORY;
-    }
-    *group = (struct kv_store_group){.tenant = *tenant,
-                                     .scope = KV_GROUP_TENANT,
-                                     .cutoff_us = now_us,
-                                     .created_us = now_us,
-                                     .requested_by = by->key};
-    snprintf(group->basis, sizeof group->basis, "%s", by->basis);
-    snprintf(group->requested_role, sizeof group->requested_role, "%s", by->role);
-    KV_TRY(kv_id_new(svc->env, &group->id));
-    KV_TRY(kv_store_group_insert(pg, group, info));
-    *ret_group = group->id;
-    return svc_group_record(svc, pg, group, info);
-}
-
 /* --- taking sessions on ------------------------------------------------------------------------------------------ */
 
 static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,

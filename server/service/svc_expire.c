@@ -9,6 +9,7 @@
 #include "server/service/janitor.h"
 
 #include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "server/store/store_change.h"
@@ -76,7 +77,7 @@ static KV_RC end_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_s
     if (tx->idle) {
         tell_idle(svc, overdue);
     }
-    svc_erase_begin(svc, &tx->erasure);
+    svc_erase_begin(svc, pg, &tx->erasure);
     return KV_OK;
 }
 
@@ -97,24 +98,33 @@ static KV_RC end_sessions(struct kv_svc *svc, struct kv_pg *pg, uint64_t now_us,
 
 struct tenant_tx {
     struct kv_svc *svc;
-    struct kv_id tenant, group;
+    struct kv_id tenant;
     uint64_t now_us;
     struct kv_store_tenant row;
+    struct kv_store_erasure erasure;
 };
 
 static KV_RC tenant_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct tenant_tx *tx = ctx;
+    struct kv_store_erasure *erasure = &tx->erasure;
+    /* Before the tenant's row is locked, in the order of all requests. */
+    KV_TRY(kv_store_revocation_next(pg, info, &erasure->revocation_seq));
     KV_TRY(kv_store_tenant_lock(pg, &tx->tenant, info, &tx->row));
     if (tx->row.state != KV_TENANT_DELETING || tx->row.delete_us > tx->now_us) {
         return kv_fail(info, KV_E_STALE, "the deletion was called back");
     }
-    const struct svc_erase_by by = {.key = tx->row.deleted_by, .role = "operator", .basis = "contract"};
+    *erasure = (struct kv_store_erasure){.tenant = tx->tenant,
+                                         .requested_by = tx->row.deleted_by,
+                                         .requested_role = "operator",
+                                         .basis = "contract",
+                                         .revocation_seq = erasure->revocation_seq};
+    KV_TRY(kv_id_new(tx->svc->env, &erasure->id));
     tx->row.state = KV_TENANT_ERASING;
     tx->row.delete_us = 0;
     tx->row.updated_us = tx->now_us;
     KV_TRY(kv_store_tenant_update(pg, &tx->row, info));
-    KV_TRY(svc_erase_tenant(tx->svc, pg, &tx->tenant, &by, info, &tx->group));
+    KV_TRY(svc_erase_tenant(tx->svc, pg, erasure, info));
     return kv_store_change(pg, info);
 }
 
@@ -133,7 +143,10 @@ static KV_RC end_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
     KV_TRY(rc);
     svc_changed(svc);
     svc_publish(svc, &(struct kv_event){.type = KV_EVENT_TENANT_STATE, .tenant = *tenant, .state = "erasing"});
-    svc_janitor_signal(svc);
+    if (KV_FAULT("expire/tenant-requested")) {
+        return KV_E_INTERNAL;
+    }
+    svc_erase_begin(svc, pg, &tx->erasure);
     return KV_OK;
 }
 

@@ -21,7 +21,7 @@ KV_RC svc_external_hmac(struct kv_svc *svc, const struct kv_ktree_store *rows, c
 {
     struct kv_secret *slot KV_CLEANUP(kv_secret_freep) = NULL;
     struct kv_secret *key KV_CLEANUP(kv_secret_freep) = NULL;
-    KV_TRY(kv_ktree_slot(svc->tree, rows, &tenant->id, tenant->directory_slot, (uint32_t)tenant->system_slot, fill,
+    KV_TRY(kv_ktree_slot(svc->tree, rows, &tenant->tree, tenant->directory_slot, (uint32_t)tenant->system_slot, fill,
                          &slot));
     KV_TRY(kv_tenant_key_lookup(slot, &tenant->id, &key));
     struct kv_bytes parts[] = {KV_BYTES(external_id, strlen(external_id))};
@@ -190,7 +190,7 @@ static KV_RC open_one(const struct open_tx *tx, const struct kv_ktree_store *row
     if (row->external_len == 0 || row->state != KV_SESSION_ACTIVE) {
         return KV_OK;
     }
-    enum kv_err rc = kv_ktree_slot(tx->svc->tree, rows, &row->tenant, row->directory_slot, row->slot, false, &slot);
+    enum kv_err rc = kv_ktree_slot(tx->svc->tree, rows, &row->tree, row->directory_slot, row->slot, false, &slot);
     if (rc == KV_E_SESSION_ERASED || rc == KV_E_MISSING) {
         return KV_OK;
     }

@@ -312,7 +312,17 @@ KV_RC svc_session_settle(struct kv_svc *svc, uint64_t deadline_ns, struct kv_err
 /* From now on the session is refused here: registry, engine fence, keys dropped for good. Idempotent. */
 KV_RC svc_session_revoke(struct kv_svc *svc, const struct kv_id *tenant, const struct kv_id *session,
                          const struct kv_id *erasure, uint64_t deadline_ns);
-const char *svc_revoke_text(enum kv_err rc); /* why it did not succeed */
+const char *svc_revoke_text(enum kv_err rc);                             /* why it did not succeed */
+bool svc_session_known(struct kv_svc *svc, const struct kv_id *session); /* in memory, whatever its state */
+
+/* --- tenant_revoke.c: all of a tenant's sessions by one number */
+struct kv_store_revocation svc_revocation_of(const struct kv_store_erasure *row);
+/* The ids of all that are meant, in their order, appended as 16 bytes each. */
+KV_RC svc_revocation_sessions(struct kv_pg *pg, const struct kv_store_revocation *what, struct kv_errinfo *info,
+                              struct kv_buf *ret_ids);
+/* A session, or all of a tenant's that are meant, like svc_session_revoke; the text is in `info`. */
+KV_RC svc_revoke(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what, uint64_t deadline_ns,
+                 struct kv_errinfo *info);
 
 /* --- svc_session_view.c */
 /* KV_E_SESSION_LOST, with its text. */

@@ -28,6 +28,12 @@ static bool lookup(struct kv_svc *svc, const struct kv_id *id, struct svc_sessio
     return found != NULL;
 }
 
+bool svc_session_known(struct kv_svc *svc, const struct kv_id *session)
+{
+    struct svc_session known;
+    return lookup(svc, session, &known);
+}
+
 /* Makes room by forgetting one: of a revoked session the database tells again, the keys of another are closed and its
  * next use opens it again. */
 static void forget_one(struct kv_svc *svc)
@@ -101,7 +107,7 @@ static KV_RC open_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     struct kv_ktree_store rows = svc_tree_store(&store);
     kv_secret_free(tx->slot);
     tx->slot = NULL;
-    return kv_ktree_slot(tx->svc->tree, &rows, &tx->row->tenant, tx->row->directory_slot, tx->row->slot, false,
+    return kv_ktree_slot(tx->svc->tree, &rows, &tx->row->tree, tx->row->directory_slot, tx->row->slot, false,
                          &tx->slot);
 }
 

@@ -89,11 +89,11 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, str
         snprintf(tx->row.region, sizeof tx->row.region, "%s", tx->tenant.region);
     }
     KV_TRY(apply_policy(tx, info));
-    KV_TRY(kv_store_session_insert(pg, &tx->row, info, &tx->row.slot, &tx->row.directory_slot));
+    KV_TRY(kv_store_session_insert(pg, &tx->row, info));
     KV_TRY(svc_rules_session_quota(pg, &tx->row.tenant, info));
     kv_secret_free(tx->slot);
     tx->slot = NULL;
-    return kv_ktree_slot(tx->call->svc->tree, rows, &tx->row.tenant, tx->row.directory_slot, tx->row.slot, true,
+    return kv_ktree_slot(tx->call->svc->tree, rows, &tx->row.tree, tx->row.directory_slot, tx->row.slot, true,
                          &tx->slot);
 }
 

@@ -2,6 +2,7 @@
 #include "server/store/store_census.h"
 
 #include "server/store/pg_int.h"
+#include "server/store/store_session.h"
 
 #include <string.h>
 
@@ -66,7 +67,8 @@ KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struc
     static const struct kv_pg_query tenants = {
         "census_tenant_states", "SELECT state, count(*), null::timestamptz FROM tenant GROUP BY state LIMIT 24"};
     static const struct kv_pg_query sessions = {
-        "census_session_states", "SELECT state, count(*), null::timestamptz FROM session GROUP BY state LIMIT 24"};
+        "census_session_states",
+        "SELECT " KV_SESSION_STATE ", count(*), null::timestamptz FROM session s" KV_SESSION_CUT "GROUP BY 1 LIMIT 24"};
     static const struct kv_pg_query erasures = {"census_erasure_states",
                                                 "SELECT state, count(*), min(requested_at) FROM erasure"
                                                 " WHERE state NOT IN ('certified', 'quarantined')"
@@ -97,7 +99,8 @@ KV_RC kv_store_census_tenants(struct kv_pg *pg, size_t max, struct kv_errinfo *i
 {
     static const struct kv_pg_query query = {
         "census_tenants", "SELECT t.id, t.name, t.state = 'active', coalesce(s.count, 0) FROM tenant t LEFT JOIN"
-                          " (SELECT tenant_id, count(*) FROM session WHERE state = 'active' GROUP BY tenant_id) s"
+                          " (SELECT s.tenant_id, count(*) FROM session s JOIN tenant t ON t.id = s.tenant_id"
+                          " WHERE s.state = 'active' AND s.slot >= t.first_slot GROUP BY s.tenant_id) s"
                           " ON s.tenant_id = t.id WHERE t.state <> 'erased' ORDER BY 4 DESC, t.id LIMIT $1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_i64(&args, (int64_t)max);
@@ -118,7 +121,8 @@ KV_RC kv_store_census_owners(struct kv_pg *pg, const struct kv_id *sessions, siz
                              struct kv_store_census_owner *ret_owners, size_t *ret_count)
 {
     static const struct kv_pg_query query = {
-        "census_owners", "SELECT id, tenant_id, state = 'active' FROM session WHERE id = ANY ($1) LIMIT $2"};
+        "census_owners", "SELECT s.id, s.tenant_id, s.state = 'active' AND s.slot >= t.first_slot FROM session s"
+                         " JOIN tenant t ON t.id = s.tenant_id WHERE s.id = ANY ($1) LIMIT $2"};
     struct kv_pg_args args = {0};
     struct kv_pg_array ids;
     kv_pg_array_init(&ids, KV_PG_ARRAY_BYTEA, count, 64 + count * 24);

@@ -237,6 +237,9 @@ static KV_RC fill_revocation(struct kv_pg_row *row, void *ret)
     revocation->seq = kv_pg_get_i64(row);
     kv_pg_get_id(row, &revocation->tenant);
     kv_pg_get_id(row, &revocation->session);
+    kv_pg_get_id(row, &revocation->erasure);
+    revocation->first_slot = kv_pg_get_u32(row);
+    revocation->slot = kv_pg_get_u32(row);
     return KV_OK;
 }
 
@@ -244,8 +247,9 @@ KV_RC kv_store_revocations_since(struct kv_pg *pg, int64_t seq, size_t max, stru
                                  struct kv_store_revocation *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query query = {"revocations_since",
-                                             "SELECT revoked_seq, tenant_id, id FROM session WHERE revoked_seq > $1"
-                                             " ORDER BY revoked_seq LIMIT $2"};
+                                             "SELECT revocation_seq, tenant_id, session_id, id,"
+                                             " coalesce(first_slot, slot), slot FROM erasure"
+                                             " WHERE revocation_seq > $1 ORDER BY revocation_seq LIMIT $2"};
     struct kv_pg_args args = {0};
     kv_pg_arg_i64(&args, seq);
     kv_pg_arg_u64(&args, max);

@@ -68,7 +68,9 @@ KV_RC kv_store_kroot_evict(struct kv_pg *pg, struct kv_errinfo *info, uint32_t *
 
 struct kv_store_revocation {
     int64_t seq;
-    struct kv_id tenant, session;
+    struct kv_id tenant, session; /* no session: all of the tenant's from first_slot up to, not with, slot */
+    struct kv_id erasure;
+    uint32_t first_slot, slot;
 };
 
 /* Holds the head's row lock to the commit. Write. */

@@ -26,7 +26,8 @@ const char *kv_erasure_state_name(enum kv_erasure_state state)
     " coalesce(control_opened, 0), coalesce(opened_after, 0), coalesce(checks, 0), cert_id,"                         \
     " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
     " bundle IS NOT NULL, group_id, reference_sha256,"                                                               \
-    " coalesce((SELECT scope FROM erasure_group WHERE erasure_group.id = erasure.group_id), 'session') FROM erasure "
+    " coalesce((SELECT g.scope FROM erasure_group g WHERE g.id = erasure.group_id), scope), scope = 'tenant',"       \
+    " coalesce(tree_id, tenant_id), coalesce(first_slot, slot), sessions, sessions_root FROM erasure "
 
 static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
 {
@@ -72,6 +73,15 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_id(row, &erasure->group);
     kv_pg_get_text(row, erasure->reference_sha256, sizeof erasure->reference_sha256);
     kv_pg_get_text(row, erasure->scope, sizeof erasure->scope);
+    erasure->whole_tenant = kv_pg_get_bool(row);
+    kv_pg_get_id(row, &erasure->tree);
+    erasure->first_slot = kv_pg_get_u32(row);
+    erasure->sessions = kv_pg_get_u64(row);
+    struct kv_bytes root = kv_pg_get_bytes(row);
+    erasure->has_sessions = root.len == sizeof erasure->sessions_root;
+    if (erasure->has_sessions) {
+        memcpy(erasure->sessions_root, root.data, root.len);
+    }
     return KV_OK;
 }
 
@@ -83,8 +93,8 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     static const struct kv_pg_query query = {
         "erasure_insert", "INSERT INTO erasure (id, tenant_id, session_id, slot, directory_slot, state, basis,"
                           " reason_sha256, requested_by, requested_role, revocation_seq, requested_at,"
-                          " blocked_hold_at, needs_approval_at, group_id, reference_sha256)"
-                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16)"};
+                          " blocked_hold_at, needs_approval_at, group_id, reference_sha256, tree_id)"
+                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"};
     enum kv_erasure_state state = erasure->state;
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->id);
@@ -103,6 +113,7 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     kv_pg_arg_time_or_null(&args, state == KV_ERASURE_NEEDS_APPROVAL ? erasure->at_us[state] : 0);
     kv_pg_arg_id_or_null(&args, &erasure->group);
     kv_pg_arg_text_or_null(&args, erasure->reference_sha256);
+    kv_pg_arg_id(&args, &session->tree);
     uint64_t rows = 0;
     return kv_pg_change(pg, &query, &args, info, &rows);
 }
@@ -124,8 +135,8 @@ static KV_RC revoke_session(struct kv_pg *pg, const struct kv_store_erasure *era
 static KV_RC lock_active_session(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
-        "erasure_lock_session",
-        "SELECT 1 FROM session WHERE id = $1 AND tenant_id = $2 AND state = 'active' FOR UPDATE"};
+        "erasure_lock_session", "SELECT 1 FROM session s JOIN tenant t ON t.id = s.tenant_id AND s.slot >= t.first_slot"
+                                " WHERE s.id = $1 AND s.tenant_id = $2 AND s.state = 'active' FOR UPDATE OF s"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->session);
     kv_pg_arg_id(&args, &erasure->tenant);
@@ -214,7 +225,10 @@ KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, s
 }
 
 #define LIST_ERASURES                                                                               \
-    SELECT_ERASURE "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2)"                \
+    SELECT_ERASURE "WHERE tenant_id = $1 AND ($2::bytea IS NULL OR session_id = $2"                 \
+                   " OR (scope = 'tenant' AND EXISTS (SELECT FROM session s WHERE s.id = $2"        \
+                   " AND s.tenant_id = $1 AND s.slot >= first_slot AND s.slot < erasure.slot"       \
+                   " AND (s.state = 'active' OR s.erasure_id = erasure.id))))"                      \
                    " AND ($3::bytea IS NULL OR group_id = $3) AND ($4::text IS NULL OR state = $4)" \
                    " AND (NOT $5::boolean OR group_id IS NULL)"
 

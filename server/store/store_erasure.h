@@ -52,6 +52,12 @@ struct kv_store_erasure {
     int64_t certificate_index;                /* leaf of the tenant's log; -1: not known yet */
     char previous_sha256[KV_SHA256_HEX_SIZE]; /* of the tenant's certificate before; "" */
     bool has_samples, has_jws, has_bundle;
+    bool whole_tenant; /* no session: all from first_slot up to, not with, slot */
+    struct kv_id tree; /* that the slots are of */
+    uint32_t first_slot;
+    uint64_t sessions;         /* of a whole tenant: how many */
+    uint8_t sessions_root[32]; /* and the Merkle root of their ids, once has_sessions */
+    bool has_sessions;
     struct kv_id group;                        /* zero: asked for alone */
     char scope[KV_SCOPE_SIZE];                 /* of the request that it is part of: "session", or the group's */
     char reference_sha256[KV_SHA256_HEX_SIZE]; /* like reason_sha256 */
@@ -129,6 +135,25 @@ KV_RC kv_store_erasure_jws(struct kv_pg *pg, const struct kv_id *id, struct kv_e
 KV_RC kv_store_erasure_bundle(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                               struct kv_buf *ret_bundle);
 
+/* ---- of a whole tenant, store_erasure_tenant.c ---- */
+
+/* The request for all sessions of a tenant that have no erasure of their own: the row, and the tenant goes on with a
+ * fresh tree at a fresh place in the directory, unless it is `erasing` itself. The number of statements does not depend
+ * on the number of sessions. Reads what kv_store_erasure_insert reads, but a session; fills slot, first_slot,
+ * directory_slot, tree and sessions. Take revocation_seq first, then call this: it locks the tenant. KV_E_NOT_FOUND: no
+ * such tenant. KV_E_STALE: it is erased. KV_E_LIMIT: the directory is full. Write. */
+KV_RC kv_store_erasure_insert_tenant(struct kv_pg *pg, struct kv_store_erasure *erasure, struct kv_errinfo *info);
+/* Ids of the sessions that are meant, after `after`, in their order, at most `max`. */
+KV_RC kv_store_erasure_sessions(struct kv_pg *pg, const struct kv_store_revocation *what, const struct kv_id *after,
+                                size_t max, struct kv_errinfo *info, struct kv_id *ret_ids, size_t *ret_count);
+/* How many there were, and the root over their ids; until VERIFIED, then KV_E_STALE. Write. */
+KV_RC kv_store_erasure_set_sessions(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info);
+/* Up to `max` sessions of a certified one get rows that say so themselves, and that know nothing else of them; with the
+ * last ones the rows of the tree go, which hang nowhere. *ret_count: how many; below `max` the oldest is done. Write.
+ */
+KV_RC kv_store_erasure_settle(struct kv_pg *pg, size_t max, uint64_t now_us, struct kv_errinfo *info,
+                              uint64_t *ret_count);
+
 /* ---- what each instance did ---- */
 
 enum kv_fenced_how { KV_FENCED_NOT, KV_FENCED_SELF, KV_FENCED_ACKED, KV_FENCED_EXPIRED };
@@ -145,13 +170,13 @@ struct kv_store_erasure_instance {
 };
 
 struct kv_store_report {
-    struct kv_id session, instance;
+    struct kv_id erasure, instance;
     int64_t incarnation;
     uint64_t journal_seq, at_us;
     struct kv_store_facts facts;
     struct kv_bytes samples; /* framed headers; may be empty */
 };
-/* What an instance has of a session that is being erased, said before it acknowledges the revocation. Once: a repeated
+/* What an instance has of what is being erased, said before it acknowledges the revocation. Once: a repeated
  * one changes nothing, and neither does one of an earlier incarnation. Write. */
 KV_RC kv_store_erasure_report(struct kv_pg *pg, const struct kv_store_report *report, struct kv_errinfo *info);
 /* Of up to KV_STORE_IDS_MAX erasures, by erasure and instance. */
@@ -176,9 +201,9 @@ KV_RC kv_store_erasure_purged_by(struct kv_pg *pg, const struct kv_id *batch, co
 /* The others that took part have left in order since: nothing is left of them. Write. */
 KV_RC kv_store_erasure_purged_rest(struct kv_pg *pg, const struct kv_id *batch, uint64_t at_us,
                                    struct kv_errinfo *info);
-/* An instance whose lease ran out unseen may have this session's keys, or a root that leads to them, in its memory: it
- * ended after the session was made, or no root was destroyed in between. */
-KV_RC kv_store_instance_lingers(struct kv_pg *pg, const struct kv_id *instance, const struct kv_id *session,
+/* An instance whose lease ran out unseen may have the keys of this session, or of this tenant, or a root that leads to
+ * them, in its memory: it ended after the subject was made, or no root was destroyed in between. */
+KV_RC kv_store_instance_lingers(struct kv_pg *pg, const struct kv_id *instance, const struct kv_id *subject,
                                 struct kv_errinfo *info, bool *ret_lingers);
 
 /* ---- batches ---- */

@@ -18,11 +18,11 @@ KV_RC kv_store_erasure_report(struct kv_pg *pg, const struct kv_store_report *re
         "INSERT INTO erasure_instance (erasure_id, instance_id, incarnation, journal_seq, reported_at, blocks, bytes,"
         " dram_blocks, dram_bytes, nvme_blocks, nvme_bytes, block_root, samples, sample_headers)"
         " SELECT e.id, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14 FROM erasure e"
-        " JOIN instance i ON i.id = $2 AND i.incarnation = $3 WHERE e.session_id = $1 ON CONFLICT DO NOTHING"};
+        " JOIN instance i ON i.id = $2 AND i.incarnation = $3 WHERE e.id = $1 ON CONFLICT DO NOTHING"};
     const struct kv_store_facts *facts = &report->facts;
     struct kv_pg_args args = {0};
     uint64_t rows = 0;
-    kv_pg_arg_id(&args, &report->session);
+    kv_pg_arg_id(&args, &report->erasure);
     kv_pg_arg_id(&args, &report->instance);
     kv_pg_arg_i64(&args, report->incarnation);
     kv_pg_arg_u64(&args, report->journal_seq);
@@ -158,16 +158,18 @@ static KV_RC fill_bool(struct kv_pg_row *row, void *ret)
     return KV_OK;
 }
 
-KV_RC kv_store_instance_lingers(struct kv_pg *pg, const struct kv_id *instance, const struct kv_id *session,
+KV_RC kv_store_instance_lingers(struct kv_pg *pg, const struct kv_id *instance, const struct kv_id *subject,
                                 struct kv_errinfo *info, bool *ret_lingers)
 {
     static const struct kv_pg_query query = {
         "instance_lingers", "SELECT i.expired_at >= s.created_at OR NOT EXISTS (SELECT 1 FROM erase_batch b"
                             " WHERE b.destroyed_at > i.expired_at AND b.destroyed_at < s.created_at)"
-                            " FROM instance i, session s WHERE i.id = $1 AND s.id = $2 AND i.expired_at IS NOT NULL"};
+                            " FROM instance i, (SELECT created_at FROM session WHERE id = $2 UNION ALL"
+                            " SELECT created_at FROM tenant WHERE id = $2) s"
+                            " WHERE i.id = $1 AND i.expired_at IS NOT NULL"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, instance);
-    kv_pg_arg_id(&args, session);
+    kv_pg_arg_id(&args, subject);
     *ret_lingers = false;
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_MISSING, .none_text = "it joined again"};
     enum kv_err rc = kv_pg_fetch_one(pg, &one, fill_bool, ret_lingers, info);

@@ -124,6 +124,7 @@ KV_RC kv_store_group_set(struct kv_pg *pg, const struct kv_store_group *group, s
 
 #define MEANT                                                                                     \
     " FROM session WHERE tenant_id = $1 AND state = 'active' AND created_at <= $2"                \
+    " AND slot >= (SELECT first_slot FROM tenant WHERE tenant.id = $1)"                           \
     " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                                        \
     " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"                   \
     " AND (pinned_until IS NULL OR pinned_until <= $2) AND coalesce(" LAST_MOVED " < $4, true)))" \

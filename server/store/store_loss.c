@@ -3,10 +3,15 @@
 
 #include "server/store/pg_int.h"
 
+/* Not those that went with all of their tenant's and are certified: their rows only do not say so yet. */
+#define LOST                                                                                               \
+    " WHERE state IN ('active', 'erasing') AND NOT EXISTS (SELECT FROM erasure e WHERE e.scope = 'tenant'" \
+    " AND e.state = 'certified' AND e.tenant_id = session.tenant_id AND session.slot >= e.first_slot AND"  \
+    " session.slot < e.slot AND session.state = 'active')"
+
 KV_RC kv_store_loss_count(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_sessions)
 {
-    static const struct kv_pg_query query = {"loss_count",
-                                             "SELECT count(*) FROM session WHERE state IN ('active', 'erasing')"};
+    static const struct kv_pg_query query = {"loss_count", "SELECT count(*) FROM session" LOST};
     struct kv_pg_args args = {0};
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_sessions, info);
@@ -63,7 +68,7 @@ KV_RC kv_store_lose_everything(struct kv_pg *pg, uint64_t now_us, struct kv_erri
     static const struct kv_pg_query sessions = {
         "loss_sessions",
         "UPDATE session SET state = 'lost', external_hmac = NULL, external_sealed = NULL, labels = '{}',"
-        " rev = rev + 1, updated_at = $1 WHERE state IN ('active', 'erasing')"};
+        " rev = rev + 1, updated_at = $1" LOST};
     static const struct kv_pg_query nodes = {"loss_nodes", "DELETE FROM ktree_node"};
     struct kv_pg_args at = {0}, none = {0};
     uint64_t rows = 0;

@@ -204,8 +204,9 @@ KV_RC kv_store_session_facts(struct kv_pg *pg, const struct kv_id *session, stru
                              struct kv_store_session_facts *ret_facts)
 {
     static const struct kv_pg_query query = {"session_facts",
-                                             "SELECT tenant_id, class, region, model_id, created_at, state = 'active'"
-                                             " FROM session WHERE id = $1"};
+                                             "SELECT s.tenant_id, s.class, s.region, s.model_id, s.created_at,"
+                                             " s.state = 'active' AND s.slot >= t.first_slot FROM session s"
+                                             " JOIN tenant t ON t.id = s.tenant_id WHERE s.id = $1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, session);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = "no such session"};
@@ -216,7 +217,8 @@ KV_RC kv_store_session_count_kept(struct kv_pg *pg, const struct kv_id *tenant, 
                                   uint64_t *ret_count)
 {
     static const struct kv_pg_query query = {"session_count_kept",
-                                             "SELECT count(*) FROM session WHERE tenant_id = $1 AND state <> 'erased'"};
+                                             "SELECT count(*) FROM session WHERE tenant_id = $1 AND state <> 'erased'"
+                                             " AND slot >= (SELECT first_slot FROM tenant WHERE id = $1)"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};

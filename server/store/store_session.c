@@ -14,11 +14,13 @@ const char *kv_session_state_name(enum kv_session_state state)
     return state_names[state];
 }
 
-#define SELECT_SESSION                                                                                            \
-    "SELECT s.id, s.tenant_id, s.created_by, s.erasure_id, s.slot, t.directory_slot, s.state, s.model_id,"        \
-    " s.model_revision, s.model_fingerprint, s.created_at, coalesce(s.revoked_seq, 0), s.rev, s.class, s.region," \
-    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until,"        \
-    " s.external_sealed, " KV_PG_LABELS("s.labels") " FROM session s JOIN tenant t ON t.id = s.tenant_id "
+#define SELECT_SESSION                                                                                     \
+    "SELECT s.id, s.tenant_id, s.created_by, coalesce(c.id, s.erasure_id), s.slot, t.directory_slot,"      \
+    " coalesce(t.tree_id, t.id), " KV_SESSION_STATE ", s.model_id, s.model_revision, s.model_fingerprint," \
+    " s.created_at, coalesce(c.revocation_seq, s.revoked_seq, 0), s.rev, s.class, s.region,"               \
+    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until," \
+    " CASE WHEN c.id IS NULL THEN s.external_sealed END, " KV_PG_LABELS(                                   \
+        "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") " FROM session s" KV_SESSION_CUT
 
 static void fill_lifetimes(struct kv_pg_row *row, struct kv_store_session *session)
 {
@@ -39,6 +41,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_id(row, &session->erasure);
     session->slot = kv_pg_get_u32(row);
     session->directory_slot = kv_pg_get_u32(row);
+    kv_pg_get_id(row, &session->tree);
     session->state = (enum kv_session_state)kv_pg_get_word(row, state_names, KV_SESSION_UNKNOWN);
     kv_pg_get_text(row, session->model_id, sizeof session->model_id);
     kv_pg_get_text(row, session->model_revision, sizeof session->model_revision);
@@ -61,6 +64,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
 
 struct slots {
     uint32_t slot, directory_slot;
+    struct kv_id tree;
 };
 
 static KV_RC fill_slots(struct kv_pg_row *row, void *ret)
@@ -68,6 +72,7 @@ static KV_RC fill_slots(struct kv_pg_row *row, void *ret)
     struct slots *slots = ret;
     slots->slot = kv_pg_get_u32(row);
     slots->directory_slot = kv_pg_get_u32(row);
+    kv_pg_get_id(row, &slots->tree);
     return KV_OK;
 }
 
@@ -92,7 +97,7 @@ static KV_RC take_slot(struct kv_pg *pg, const struct kv_id *tenant, struct kv_e
     static const struct kv_pg_query query = {"session_take_slot",
                                              "UPDATE tenant SET next_slot = next_slot + 1"
                                              " WHERE id = $1 AND state = 'active' AND next_slot < $2"
-                                             " RETURNING next_slot - 1, directory_slot"};
+                                             " RETURNING next_slot - 1, directory_slot, coalesce(tree_id, id)"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     kv_pg_arg_i32(&args, KV_MAX_TENANT_SLOTS);
@@ -132,14 +137,14 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session
     return rc;
 }
 
-KV_RC kv_store_session_insert(struct kv_pg *pg, const struct kv_store_session *session, struct kv_errinfo *info,
-                              uint32_t *ret_slot, uint32_t *ret_directory_slot)
+KV_RC kv_store_session_insert(struct kv_pg *pg, struct kv_store_session *session, struct kv_errinfo *info)
 {
     struct slots slots = {0};
     KV_TRY(take_slot(pg, &session->tenant, info, &slots));
     KV_TRY(insert_row(pg, session, slots.slot, info));
-    *ret_slot = slots.slot;
-    *ret_directory_slot = slots.directory_slot;
+    session->slot = slots.slot;
+    session->directory_slot = slots.directory_slot;
+    session->tree = slots.tree;
     return KV_OK;
 }
 
@@ -170,7 +175,8 @@ KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const 
                             struct kv_errinfo *info, struct kv_store_session *ret_session)
 {
     static const struct kv_pg_query query = {"session_find",
-                                             SELECT_SESSION "WHERE s.tenant_id = $1 AND s.external_hmac = $2"};
+                                             SELECT_SESSION "WHERE s.tenant_id = $1 AND s.external_hmac = $2"
+                                                            " AND s.slot >= t.first_slot"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     kv_pg_arg_raw(&args, hmac, 32);
@@ -182,12 +188,13 @@ KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const 
 #define LAST_MOVED                                                                                            \
     "(SELECT l.at FROM audit_leaf l WHERE l.session_id = s.id AND l.op IN ('block.offload', 'block.restore')" \
     " ORDER BY l.idx DESC LIMIT 1)"
-#define LIST_SESSIONS                                                                                  \
-    SELECT_SESSION "WHERE s.tenant_id = $1 AND ($2::bytea IS NULL OR s.external_hmac = $2)"            \
-                   " AND ($3::text IS NULL OR s.labels @> jsonb_build_object($3, $4::text))"           \
-                   " AND ($5::text IS NULL OR s.state = $5) AND ($6::text IS NULL OR s.model_id = $6)" \
-                   " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND" \
-                   " coalesce(" LAST_MOVED " < $7, true)))"                                            \
+#define LIST_SESSIONS                                                                                               \
+    SELECT_SESSION "WHERE s.tenant_id = $1"                                                                         \
+                   " AND ($2::bytea IS NULL OR (c.id IS NULL AND s.external_hmac = $2))"                            \
+                   " AND ($3::text IS NULL OR (c.id IS NULL AND s.labels @> jsonb_build_object($3, $4::text)))"     \
+                   " AND ($5::text IS NULL OR " KV_SESSION_STATE " = $5) AND ($6::text IS NULL OR s.model_id = $6)" \
+                   " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND"              \
+                   " coalesce(" LAST_MOVED " < $7, true)))"                                                         \
                    " AND ($8::timestamptz IS NULL OR s.created_at > $8)"
 
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,
@@ -219,8 +226,9 @@ KV_RC kv_store_session_states(struct kv_pg *pg, const struct kv_id *ids, size_t 
                               enum kv_session_state *ret_states)
 {
     static const struct kv_pg_query query = {
-        "session_states", "SELECT coalesce(s.state, 'unknown') FROM unnest($1) WITH ORDINALITY AS asked (id, place)"
-                          " LEFT JOIN session s ON s.id = asked.id ORDER BY asked.place"};
+        "session_states", "SELECT coalesce(" KV_SESSION_STATE ", 'unknown') FROM unnest($1) WITH ORDINALITY"
+                          " AS asked (id, place) LEFT JOIN (session s" KV_SESSION_CUT ") ON s.id = asked.id"
+                          " ORDER BY asked.place"};
     if (count > KV_STORE_IDS_MAX) {
         return kv_fail(info, KV_E_LIMIT, "at most %d ids at once", KV_STORE_IDS_MAX);
     }

@@ -25,7 +25,8 @@ struct kv_store_session {
     struct kv_id id, tenant;
     struct kv_id created_by;       /* API key; zero: the system */
     struct kv_id erasure;          /* zero: none asked for */
-    uint32_t slot, directory_slot; /* the latter is the tenant's */
+    uint32_t slot, directory_slot; /* the latter, and the tree, are the tenant's */
+    struct kv_id tree;
     enum kv_session_state state;
     char model_id[KV_STORE_TEXT_SIZE], model_revision[KV_STORE_TEXT_SIZE], model_fingerprint[KV_STORE_TEXT_SIZE];
     uint64_t created_us;
@@ -42,11 +43,20 @@ struct kv_store_session {
     size_t external_len;                             /* of that; 0: none */
 };
 
-/* Gives the next slot of the tenant. Reads id, tenant, created_by, model_*, created_us, class, region, labels,
- * expires_us, idle_seconds, idle_us. KV_E_NOT_FOUND: no such tenant. KV_E_TENANT_SUSPENDED, or KV_E_INVALID_STATE: the
- * tenant is not active. KV_E_TENANT_FULL past KV_MAX_TENANT_SLOTS. Write. */
-KV_RC kv_store_session_insert(struct kv_pg *pg, const struct kv_store_session *session, struct kv_errinfo *info,
-                              uint32_t *ret_slot, uint32_t *ret_directory_slot);
+/* A session that went with its whole tenant is so by its slot alone until its row is settled. For statements on
+ * `session s`: `t` is its tenant, `c` the erasure that it went with, if it did. */
+#define KV_SESSION_CUT                                                                                            \
+    " JOIN tenant t ON t.id = s.tenant_id LEFT JOIN LATERAL (SELECT e.id, e.state, e.revocation_seq FROM erasure" \
+    " e WHERE s.state = 'active' AND s.slot < t.first_slot AND e.tenant_id = s.tenant_id AND e.scope = 'tenant'"  \
+    " AND s.slot >= e.first_slot AND s.slot < e.slot) c ON true "
+#define KV_SESSION_STATE \
+    "CASE WHEN c.id IS NULL THEN s.state WHEN c.state = 'certified' THEN 'erased' ELSE 'erasing' END"
+
+/* Gives the next slot of the tenant, in the struct as well, with its directory slot and tree. Reads id, tenant,
+ * created_by, model_*, created_us, class, region, labels, expires_us, idle_seconds, idle_us. KV_E_NOT_FOUND: no such
+ * tenant. KV_E_TENANT_SUSPENDED, or KV_E_INVALID_STATE: the tenant is not active. KV_E_TENANT_FULL past
+ * KV_MAX_TENANT_SLOTS. Write. */
+KV_RC kv_store_session_insert(struct kv_pg *pg, struct kv_store_session *session, struct kv_errinfo *info);
 /* Also erased ones (the caller answers 410). KV_E_NOT_FOUND. */
 KV_RC kv_store_session_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                            struct kv_store_session *ret_session);

@@ -79,6 +79,7 @@ KV_RC kv_store_session_list_overdue(struct kv_pg *pg, uint64_t now_us, uint64_t 
     static const struct kv_pg_query query = {
         "session_list_overdue",
         "SELECT s.id, s.tenant_id, s.expires_at, coalesce(s.idle_seconds, 0) FROM session s"
+        " JOIN tenant t ON t.id = s.tenant_id AND s.slot >= t.first_slot"
         " WHERE s.state = 'active' AND (s.expires_at IS NOT NULL OR s.idle_at IS NOT NULL)"
         " AND least(s.expires_at, s.idle_at) <= $1 AND (s.pinned_until IS NULL OR s.pinned_until <= $1)"
         " AND (s.expires_at <= $1 OR (s.idle_at <= $2 AND NOT EXISTS (SELECT 1 FROM audit_leaf l"
@@ -96,7 +97,8 @@ KV_RC kv_store_session_ids(struct kv_pg *pg, const struct kv_id *tenant, const s
                            struct kv_errinfo *info, struct kv_id *ret_ids, size_t *ret_count)
 {
     static const struct kv_pg_query query = {"session_ids", "SELECT id FROM session WHERE tenant_id = $1 AND id > $2"
-                                                            " AND state = 'active' ORDER BY id LIMIT $3"};
+                                                            " AND state = 'active' AND slot >= (SELECT first_slot"
+                                                            " FROM tenant WHERE id = $1) ORDER BY id LIMIT $3"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     kv_pg_arg_id(&args, after);
@@ -141,9 +143,10 @@ KV_RC kv_store_session_count(struct kv_pg *pg, const struct kv_id *tenant, struc
                              uint64_t ret_counts[KV_SESSION_UNKNOWN])
 {
     static const struct kv_pg_query query = {
-        "session_count", "SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'erasing'),"
-                         " count(*) FILTER (WHERE state = 'erased'), count(*) FILTER (WHERE state = 'lost')"
-                         " FROM session WHERE tenant_id = $1"};
+        "session_count",
+        "SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'erasing'),"
+        " count(*) FILTER (WHERE state = 'erased'), count(*) FILTER (WHERE state = 'lost')"
+        " FROM (SELECT " KV_SESSION_STATE " AS state FROM session s" KV_SESSION_CUT "WHERE s.tenant_id = $1) AS now"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};

@@ -26,8 +26,9 @@ bool kv_tenant_state_parse(const char *name, enum kv_tenant_state *ret_state)
     return false;
 }
 
-#define COLUMNS                                                                                         \
-    "id, name, display_name, state, directory_slot, next_slot, coalesce(system_slot, -1), region, rev," \
+#define COLUMNS                                                                                                   \
+    "id, name, display_name, state, directory_slot, next_slot, coalesce(system_slot, -1), coalesce(tree_id, id)," \
+    " first_slot, region, rev,"                                                                                   \
     " created_at, updated_at, suspended_at, suspend_reason_sha256, delete_at, deleted_by, " KV_PG_LABELS("labels")
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
@@ -40,6 +41,8 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     tenant->directory_slot = kv_pg_get_u32(row);
     tenant->next_slot = kv_pg_get_u32(row);
     tenant->system_slot = kv_pg_get_i32(row);
+    kv_pg_get_id(row, &tenant->tree);
+    tenant->first_slot = kv_pg_get_u32(row);
     kv_pg_get_text(row, tenant->region, sizeof tenant->region);
     tenant->rev = kv_pg_get_u64(row);
     tenant->created_us = kv_pg_get_time(row);
@@ -105,14 +108,20 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_tenant *tenant, 
     return rc;
 }
 
+static KV_RC free_directory_slot(struct kv_pg *pg, struct kv_errinfo *info, uint32_t *ret_slot)
+{
+    KV_TRY(next_directory_slot(pg, info, ret_slot));
+    return *ret_slot < KV_MAX_TENANTS
+               ? KV_OK
+               : kv_fail(info, KV_E_LIMIT, "the cluster has had all of its %lld trees of tenants",
+                         (long long)KV_MAX_TENANTS);
+}
+
 KV_RC kv_store_tenant_insert(struct kv_pg *pg, const struct kv_store_tenant *tenant, struct kv_errinfo *info,
                              uint32_t *ret_directory_slot)
 {
     uint32_t slot = 0;
-    KV_TRY(next_directory_slot(pg, info, &slot));
-    if (slot >= KV_MAX_TENANTS) {
-        return kv_fail(info, KV_E_LIMIT, "the cluster has all of its %lld tenants", (long long)KV_MAX_TENANTS);
-    }
+    KV_TRY(free_directory_slot(pg, info, &slot));
     KV_TRY(insert_row(pg, tenant, slot, info));
     KV_TRY(take_directory_slot(pg, slot, info));
     *ret_directory_slot = slot;
@@ -217,6 +226,41 @@ KV_RC kv_store_tenant_system_slot(struct kv_pg *pg, struct kv_store_tenant *tena
     KV_TRY(kv_pg_fetch_one(pg, &one, fill_u32, &slot, info));
     tenant->system_slot = (int32_t)slot;
     return KV_OK;
+}
+
+static KV_RC cut_tree(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *tree, int64_t directory_slot,
+                      struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "tenant_cut_tree", "UPDATE tenant SET first_slot = next_slot, system_slot = NULL, tree_id = $2,"
+                           " directory_slot = CASE WHEN $3 < 0 THEN directory_slot ELSE $3 END WHERE id = $1"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_id(&args, tree);
+    kv_pg_arg_i64(&args, directory_slot);
+    return kv_pg_change_one(pg, &query, &args, info, "there is no such tenant");
+}
+
+KV_RC kv_store_tenant_renew_tree(struct kv_pg *pg, const struct kv_store_tenant *tenant, const struct kv_id *tree,
+                                 struct kv_errinfo *info)
+{
+    if (tenant->state == KV_TENANT_ERASING) {
+        return cut_tree(pg, &tenant->id, tree, -1, info);
+    }
+    uint32_t slot = 0;
+    KV_TRY(free_directory_slot(pg, info, &slot));
+    KV_TRY(take_directory_slot(pg, slot, info));
+    return cut_tree(pg, &tenant->id, tree, slot, info);
+}
+
+KV_RC kv_store_tenant_set_erased(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "tenant_set_erased", "UPDATE tenant SET state = 'erased', rev = rev + 1 WHERE id = $1 AND state = 'erasing'"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    uint64_t rows = 0;
+    return kv_pg_change(pg, &query, &args, info, &rows);
 }
 
 KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, struct kv_errinfo *info,

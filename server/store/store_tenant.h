@@ -37,6 +37,8 @@ struct kv_store_tenant {
     uint32_t directory_slot; /* never used again by another tenant */
     uint32_t next_slot;      /* key slots given out so far */
     int32_t system_slot;     /* its secret makes the lookup key of external ids; -1: none yet */
+    struct kv_id tree;       /* of its keys: its id, or a fresh one after an erasure of all it had */
+    uint32_t first_slot;     /* sessions of slots before it went with earlier trees */
     char region[KV_REGION_SIZE];
     struct kv_labels labels;
     uint64_t rev;
@@ -72,6 +74,13 @@ KV_RC kv_store_tenant_update(struct kv_pg *pg, struct kv_store_tenant *tenant, s
 /* Takes the next key slot as the tenant's system slot, unless it has one; the struct is a locked row. KV_E_TENANT_FULL.
  * Write. */
 KV_RC kv_store_tenant_system_slot(struct kv_pg *pg, struct kv_store_tenant *tenant, struct kv_errinfo *info);
+/* All sessions that there are by now go with the tree they have: those to come get a fresh one, `tree`, at the next
+ * free place in the directory, and the lookup key a fresh slot. One that is ERASING gets no sessions, and no tree. The
+ * struct is a locked row. KV_E_LIMIT: no place is left. Write. */
+KV_RC kv_store_tenant_renew_tree(struct kv_pg *pg, const struct kv_store_tenant *tenant, const struct kv_id *tree,
+                                 struct kv_errinfo *info);
+/* ERASING to ERASED; does nothing to another. Write. */
+KV_RC kv_store_tenant_set_erased(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info);
 /* Those whose grace time was over at `now_us`, at most `max`. */
 KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, struct kv_errinfo *info,
                                struct kv_id *ret_ids, size_t *ret_count);

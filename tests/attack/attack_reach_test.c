@@ -82,6 +82,27 @@ Test(attack, erased_session_stays_closed_with_dumps_of_every_age)
     cr_assert(outcome.opened[2], "control");
 }
 
+Test(attack, erased_tenant_stays_closed_and_another_one_and_what_it_has_since_open)
+{
+    char before[KVT_PATH_BYTES], after[KVT_PATH_BYTES];
+    kvt_path_join(before, world.folder, "before.sql");
+    kvt_path_join(after, world.folder, "after.sql");
+    world_write_dump(before, false);
+    struct outcome control = attack(before, NULL, world.root_path, NULL);
+    for (size_t i = 0; i < WORLD_SESSIONS; i++) {
+        cr_assert(control.opened[i], "control: before, copy %zu opens", i);
+    }
+    const struct kv_id old = world_rekey_without_tree();
+    world_destroy(&old);
+    world_write_dump(after, true);
+    struct outcome outcome = attack(before, after, world.root_path, NULL);
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_not(outcome.opened[i], "copy %zu", i);
+    }
+    cr_assert(outcome.opened[3], "another tenant's");
+    cr_assert(outcome.opened[4], "made since");
+}
+
 Test(attack, session_is_open_until_the_old_root_is_destroyed)
 {
     char before[KVT_PATH_BYTES], after[KVT_PATH_BYTES];

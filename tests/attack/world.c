@@ -49,17 +49,31 @@ static void stage_root(const struct kv_id *id, struct kv_secret **ret_secret)
     cr_assert(eq(int, roe->ops->wrap(roe, id, *ret_secret, &blob), KV_OK));
 }
 
+/* Whose a session is, and where its key hangs. */
+static const struct kv_id *owner_of(uint32_t index)
+{
+    return index == 3 ? &world.other : &world.tenant;
+}
+
+static const struct kv_id *tree_of(uint32_t index, uint32_t *ret_place)
+{
+    *ret_place = index < 3 ? 3 : index + 1;
+    return index == 4 ? &world.later_tree : owner_of(index);
+}
+
 static void seal_copy(uint32_t index)
 {
+    uint32_t place = 0;
+    const struct kv_id *owner = owner_of(index), *hangs = tree_of(index, &place);
     static uint8_t plain[PLAIN];
     struct kv_secret *slot = NULL, *scope = NULL, *key = NULL;
     struct kv_sealer *sealer = NULL;
     uint8_t salt[KV_SALT_BYTES];
     const struct kv_sealed_context context = {
-        .kind = KV_SEALED_BLOCK, .tenant = world.tenant, .scope = world.sessions[index], .plaintext_length = PLAIN};
+        .kind = KV_SEALED_BLOCK, .tenant = *owner, .scope = world.sessions[index], .plaintext_length = PLAIN};
     const struct kv_segment source = {.data = plain, .len = PLAIN};
-    cr_assert(eq(int, kv_ktree_slot(tree, &store, &world.tenant, 3, index * 50, true, &slot), KV_OK));
-    cr_assert(eq(int, kv_scope_secret(slot, &world.tenant, &world.sessions[index], &scope), KV_OK));
+    cr_assert(eq(int, kv_ktree_slot(tree, &store, hangs, place, index * 50, true, &slot), KV_OK));
+    cr_assert(eq(int, kv_scope_secret(slot, owner, &world.sessions[index], &scope), KV_OK));
     cr_assert(eq(int, kv_scope_key_block(scope, &key), KV_OK));
     cr_assert(eq(int, kv_sealer_new(KV_CIPHER_OPENSSL, &sealer), KV_OK));
     cr_assert(eq(int, kv_env_system.random(NULL, salt, sizeof(salt)), KV_OK));
@@ -83,6 +97,8 @@ void world_make(void)
     store = kvt_history_store(&history);
     cluster = new_id();
     world.tenant = new_id();
+    world.other = new_id();
+    world.later_tree = new_id();
     world.root_id = new_id();
     const struct kv_roe_conf conf = {.provider = "file", .path = world.root_path, .env = &kv_env_system};
     cr_assert(eq(int, kv_roe_open(&conf, &info, &roe), KV_OK), "%s", info.text);
@@ -145,7 +161,7 @@ void world_write_dump(const char *path, bool all)
     fputs("\\.\n\nCOPY kvrun.session (id, tenant_id, slot, state) FROM stdin;\n", file);
     for (uint32_t i = 0; i < WORLD_SESSIONS; i++) {
         put_bytea(file, world.sessions[i].b, 16, '\t');
-        put_bytea(file, world.tenant.b, 16, '\t');
+        put_bytea(file, owner_of(i)->b, 16, '\t');
         fprintf(file, "%u\tactive\n", i * 50);
     }
     fputs("\\.\n", file);
@@ -159,18 +175,29 @@ void world_copy_root_file(const char *to)
     kvt_file_write(to, bytes, sizeof(bytes), 0600);
 }
 
-struct kv_id world_rekey_without_session_1(void)
+static struct kv_id rekey_without(const struct kv_ktree_target *target)
 {
     const struct kv_id fresh_id = new_id();
-    const struct kv_ktree_target target = {.tenant = world.tenant, .directory_slot = 3, .slot = 50};
     struct kv_secret *fresh = NULL;
     stage_root(&fresh_id, &fresh);
-    cr_assert(eq(int, kv_ktree_rekey(tree, &store, &target, 1, &fresh_id, fresh), KV_OK));
+    cr_assert(eq(int, kv_ktree_rekey(tree, &store, target, 1, &fresh_id, fresh), KV_OK));
     cr_assert(eq(int, kv_ktree_set_root(tree, &fresh_id, fresh), KV_OK));
     kv_secret_free(fresh);
     const struct kv_id old = world.root_id;
     world.root_id = fresh_id;
     return old;
+}
+
+struct kv_id world_rekey_without_session_1(void)
+{
+    const struct kv_ktree_target target = {.tenant = world.tenant, .directory_slot = 3, .slot = 50};
+    return rekey_without(&target);
+}
+
+struct kv_id world_rekey_without_tree(void)
+{
+    const struct kv_ktree_target target = {.tenant = world.tenant, .directory_slot = 3, .whole = true};
+    return rekey_without(&target);
 }
 
 void world_destroy(const struct kv_id *old)

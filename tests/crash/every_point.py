@@ -11,12 +11,12 @@ import workload
 from attack import Loot
 from drill import arguments, long_run, print_violations, programs_missing
 from ledger import ACCEPTED, ASKED, OTHER, Sum
-from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS
+from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS, TENANT_POINTS
 from server import Cluster, Gone, wait_until
 from world import Tools, World
 
 SKIP = 77
-SAMPLE = {"erase": 10, "recovery": 3, "first": 4, "many": 3}
+SAMPLE = {"erase": 10, "recovery": 3, "first": 4, "many": 3, "tenant": 4}
 DEATH_SECONDS = 20
 VICTIMS = 2
 
@@ -59,6 +59,21 @@ def on_the_path(world, *points):
         killed_at(world, point + "=kill@1", ask_one if number == 0 else None)
     world.start()
     world.check()
+    loot.check()
+
+
+def all_on_the_path(world, point):
+    """All of a tenant in one step, killed there: certified once for all, or never asked for."""
+    fill(world)
+    loot = Loot(world)
+    victims, before = world.ledger.in_state("live"), int(world.server.sql("SELECT count(*) FROM kvrun.erasure"))
+    world.kill()
+    killed_at(world, point + "=kill@1", lambda world: workload.ask_tenant(world, world.client("admin")))
+    world.start()
+    world.check()
+    made = int(world.server.sql("SELECT count(*) FROM kvrun.erasure")) - before
+    taken = {session.state == ACCEPTED for session in victims}
+    world.ledger.blame(len(taken) == 1 and made == (1 if True in taken else 0), f"{made} erasures, sessions taken: {taken}")
     loot.check()
 
 
@@ -105,18 +120,18 @@ class ByLifetime:
 
 
 class ByTenant:
-    """A tenant whose grace time is over: it ends with both its sessions, in one group."""
+    """A tenant whose grace time is over: it ends with both its sessions, in one step."""
 
     def __init__(self, world, number):
         operator = world.client("operator")
-        self.tenant = operator.call("POST", "/v1/tenants", {"name": f"goes-{number}"}).json["id"]
+        self.name = f"goes-{number}"
+        self.tenant = operator.call("POST", "/v1/tenants", {"name": self.name}).json["id"]
         key = operator.call("POST", f"/v1/tenants/{self.tenant}/api-keys", {"name": "a", "roles": ["tenant_admin"]})
         world.keys[self.tenant] = key.json["secret"]
         client = world.client(self.tenant)
         for _ in range(VICTIMS):
             answer = client.call("POST", "/v1/sessions", {"model": {"id": "m", "revision": "1"}})
             world.ledger.blame(answer.status == 201, f"session of {self.tenant}: {answer}")
-        self.groups = int(world.server.sql("SELECT count(*) FROM kvrun.erasure_group"))
 
     def ask(self, world):
         answer = world.client("operator").call("DELETE", f"/v1/tenants/{self.tenant}?now=true")
@@ -128,8 +143,9 @@ class ByTenant:
                    "the end of a tenant")
 
     def check(self, world):
-        found = world.server.sql(f"SELECT sessions FROM kvrun.erasure_group ORDER BY created_at OFFSET {self.groups}")
-        world.ledger.blame(found == str(VICTIMS), f"groups of {self.tenant} took on: {found!r}")
+        found = world.server.sql("SELECT e.sessions, e.state FROM kvrun.erasure e JOIN kvrun.tenant t ON t.id = e.tenant_id"
+                                 f" WHERE e.scope = 'tenant' AND t.name = '{self.name}'")
+        world.ledger.blame(found == f"{VICTIMS}|certified", f"erasures of {self.tenant}: {found!r}")
 
 
 WAYS = {"label": ByLabel, "lifetime": ByLifetime, "tenant": ByTenant}
@@ -199,6 +215,10 @@ class Points:
             for points in singles + sample(rng, "recovery", IN_RECOVERY):
                 self.sum.kills += len(points)
                 if not self.one(world, ", then ".join(points), on_the_path, *points):
+                    return
+            for point in sample(rng, "tenant", TENANT_POINTS):
+                self.sum.kills += 1
+                if not self.one(world, f"{point}, all of a tenant", all_on_the_path, point):
                     return
             for number, point in enumerate(sample(rng, "many", MANY_POINTS)):
                 self.sum.kills += 1

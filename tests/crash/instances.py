@@ -316,6 +316,34 @@ def case_second_serves(pair):
     b.ends()
 
 
+def case_tenant_at_once(pair):
+    """All of a tenant, whose sessions are in use on both: one number, which each applies to all of them."""
+    a, b = pair.add("a"), pair.add("b")
+    sessions = [pair.session(a) for _ in range(3)] + [pair.session(b)]
+    for instance, used in ((a, sessions[:3]), (b, sessions[1:])):
+        for session in used:
+            instance.offload(session)
+            check(instance.restore(session)[1] == 3, "before")
+    before = int(pair.sql("SELECT seq FROM kvrun.revocation_head"))
+    answer = b.call("admin", "POST", "/v1/erasures", {"scope": {"tenant_id": pair.tenant}, "basis": "contract"})
+    check(answer.status in (200, 202), f"erasure: {answer}")
+    view = pair.certified(a, answer.json["id"])
+    check(view["sessions"]["certified"] == 4, f"sessions: {view}")
+    check(int(pair.sql("SELECT seq FROM kvrun.revocation_head")) == before + 1, "more than one number")
+    check(sorted(i["how"] for i in view["instances"]) == ["acked", "self"], f"instances: {view}")
+    payload = pair.good_certificate(view["id"], a, b)
+    check(payload["sub"]["kind"] == "tenant" and payload["sub"]["sessions"] == "4", f"{payload['sub']}")
+    check(payload["scope"]["blocks"] == "18", f"blocks of both: {payload['scope']}")
+    check(payload["verification"]["control_opened"] > 1, f"samples: {payload['verification']}")
+    for session in sessions:
+        pair.erased_everywhere(session, a, b)
+    fresh = pair.session(a)
+    b.offload(fresh)
+    check(b.restore(fresh)[1] == 3, "a session made since serves")
+    a.ends()
+    b.ends()
+
+
 def refused(pair, name, text, prepare=None, shared=True):
     instance = pair.add(name, start=False)
     if prepare:

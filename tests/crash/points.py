@@ -45,13 +45,20 @@ ERASE_POINTS = {
     **{f"store/{name}/{step}": 2 for name in TRANSACTIONS for step in ("commit", "committed")},
 }
 
+# The same way for all of a tenant, which has a request of its own and something left to do after its certificate.
+TENANT_POINTS = {
+    **{point: passing for point, passing in ERASE_POINTS.items() if point != "erase/requested" and "erase-request" not in point},
+    **{point: 1 for point in ("erase/tenant-requested", "store/erase-tenant/commit", "store/erase-tenant/committed",
+                              "store/erase-settle/commit", "store/erase-settle/committed", "erase/settled")},
+}
+
 # Requests for many, and ends that nobody asks for at the time: the way that leads to a point.
 MANY_POINTS = {
     **{point: "label" for point in ("erase/group-requested", "erase/group-step",
                                     *(f"store/{name}/{step}" for name in ("erase-group", "erase-group-step")
                                       for step in ("commit", "committed")))},
     **{point: "lifetime" for point in ("expire/requested", "store/expire-session/commit", "store/expire-session/committed")},
-    **{point: "tenant" for point in ("store/expire-tenant/commit", "store/expire-tenant/committed")},
+    **{point: "tenant" for point in ("store/expire-tenant/commit", "store/expire-tenant/committed", "expire/tenant-requested")},
 }
 
 # Killed at the first, started again and killed at the second: what recovery itself writes.

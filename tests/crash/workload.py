@@ -96,6 +96,15 @@ def ask_erasure(world, client, session, wait):
         judge(world, answer, f"erasure of {session.id}")
 
 
+def ask_tenant(world, client):
+    """All that there are, in one step."""
+    for session in world.ledger.in_state(LIVE):
+        session.state = ASKED
+    answer = client.call("POST", "/v1/erasures", {"scope": {"tenant_id": world.tenant}, "basis": "contract"})
+    if answer.status not in (200, 202):
+        judge(world, answer, "erasure of the tenant")
+
+
 def ask_many(world, client, sessions, label):
     """All at once, by a label that they have. Which erasure each has is found out afterwards."""
     for session in sessions:

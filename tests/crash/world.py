@@ -49,7 +49,7 @@ class World:
     def make_keys(self):
         self.keys["operator"] = self.server.operator_key()
         operator = self.client("operator")
-        tenant = operator.call("POST", "/v1/tenants", {"name": "acme"}).json["id"]
+        tenant = self.tenant = operator.call("POST", "/v1/tenants", {"name": "acme"}).json["id"]
         for name, role in (("engine", "engine"), ("admin", "tenant_admin")):
             answer = operator.call("POST", f"/v1/tenants/{tenant}/api-keys", {"name": name, "roles": [role]})
             self.keys[name] = answer.json["secret"]

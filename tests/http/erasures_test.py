@@ -238,9 +238,26 @@ class Many(Base):
         mine = [self.server.session(key) for _ in range(2)]
         theirs = self.session()
         self.assertEqual(self.erase({"tenant_id": self.tenant}, key).status, 404)
-        group = self.group({"tenant_id": other}, key)
-        self.assertEqual(group["sessions"]["certified"], 2)
-        self.assertEqual(self.server.call("GET", f"/v1/erasures/{group['id']}", self.admin).status, 404)
+        one = self.erase({"tenant_id": other}, key).json()
+        self.assertEqual((one["state"], one["scope"]), ("certified", {"tenant_id": other}))
+        self.assertEqual(one["sessions"], {"matched": 2, "certified": 2, "quarantined": 0, "complete": True})
+        self.assertNotIn("members", one["links"])
+        self.assertEqual(self.server.call("GET", f"/v1/erasures?group_id={one['id']}", key).json()["data"], [])
+        certificate = self.server.call("GET", one["links"]["certificate"], key).json()
+        self.assertEqual((certificate["id"], certificate["tenant_id"], certificate["sessions"]),
+                         (one["certificate_id"], other, 2))
+        self.assertEqual(certificate["certificate"]["sub"]["kind"], "tenant")
+        self.assertEqual([c["id"] for c in self.server.call("GET", "/v1/certificates", key).json()["data"]],
+                         [one["certificate_id"]])
+        for session in mine:
+            gone = self.server.call("GET", f"/v1/sessions/{session}", key)
+            self.assertEqual(gone.status, 410)
+            self.assertIn(one["id"], str(gone.json()))
+            listed = self.server.call("GET", f"/v1/erasures?session_id={session}", key).json()["data"]
+            self.assertEqual([e["id"] for e in listed], [one["id"]])
+            again = self.erase({"session_id": session}, key)
+            self.assertEqual((again.status, again.json()["id"]), (200, one["id"]))
+        self.assertEqual(self.server.call("GET", f"/v1/erasures/{one['id']}", self.admin).status, 404)
         self.assertEqual(self.state(theirs), 200)
         self.assertEqual([self.server.call("GET", f"/v1/sessions/{s}", key).status for s in mine], [410, 410])
         self.assertEqual(self.server.call("GET", f"/v1/sessions/{self.server.session(key)}", key).status, 200)

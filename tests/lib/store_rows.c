@@ -49,8 +49,7 @@ struct kv_id store_session(struct kv_pg *pg, struct kv_id tenant, unsigned numbe
                                        .model_revision = "r",
                                        .model_fingerprint = "f",
                                        .created_us = T0};
-    uint32_t slot = 0, directory_slot = 0;
-    must(IN_TX(pg, kv_store_session_insert(pg, &session, &info, &slot, &directory_slot)), "session", &info);
+    must(IN_TX(pg, kv_store_session_insert(pg, &session, &info)), "session", &info);
     return session.id;
 }
 

@@ -152,6 +152,23 @@ Test(certificate, facts_of_an_erasure_that_did_not_succeed_give_none)
     check_refused(&facts, "no limits");
 }
 
+Test(certificate, of_a_tenant_counts_sessions_and_names_none)
+{
+    struct kv_cert_facts facts = cert_cases_facts();
+    struct kv_buf payload;
+    facts.whole_tenant = true;
+    facts.sessions = 100000;
+    memset(facts.sessions_root.b, 0x5a, sizeof facts.sessions_root.b);
+    cr_assert(eq(int, payload_of(&facts, &payload), KV_OK));
+    cr_assert(strstr((char *)payload.data, "\"sub\":{\"kind\":\"tenant\",\"sessions\":\"100000\",\"sessions_root\":"
+                                           "\"5a5a") != NULL);
+    cr_assert(strstr((char *)payload.data, "\"session\":") == NULL);
+    cr_assert(strstr((char *)payload.data, "this session") == NULL, "the words are those for a tenant");
+    kv_buf_done(&payload);
+    facts.opened_after = 1;
+    check_refused(&facts, "a sample still opens");
+}
+
 Test(certificate, no_samples_are_allowed_and_said)
 {
     struct kv_cert_facts facts = cert_cases_facts();

@@ -95,6 +95,24 @@ static void check_payload_change(const char *from, const char *to, int failing)
     kv_buf_done(&bundle);
 }
 
+static void check_tenant_change(const char *from, const char *to, int failing)
+{
+    char header[256];
+    struct kv_buf payload, bundle;
+    struct kv_cert_facts facts = cert_cases_facts();
+    facts.whole_tenant = true;
+    facts.sessions = 12;
+    good_header(header, "EdDSA");
+    kv_buf_init(&payload, 65536);
+    cr_assert(eq(int, kv_cert_payload(&facts, &payload), KV_OK));
+    char *changed = replaced((char *)payload.data, from, to);
+    bundle_of(header, changed, cases.cert_key, &bundle);
+    check_verdict(&bundle, failing);
+    free(changed);
+    kv_buf_done(&payload);
+    kv_buf_done(&bundle);
+}
+
 static void check_header(const char *header, int failing)
 {
     struct kv_buf payload, bundle;
@@ -217,6 +235,18 @@ Test(certificate_verify, claims_fail_alone)
     check_payload_change("\"iss\":\"kvrun:test-cluster\",", "", KV_CHECK_CLAIMS);
     check_payload_change("\"technique\":\"CE\"", "\"technique\":\"shredding\"", KV_CHECK_CLAIMS);
     check_payload_change("T17:18:18.000005Z", "T17:18:18.0000Z", KV_CHECK_CLAIMS);
+}
+
+Test(certificate_verify, of_a_tenant_is_valid_with_its_own_members_and_words_only)
+{
+    check_tenant_change("\"sessions\":\"12\"", "\"sessions\":\"13\"", -1); /* any number is a claim */
+    check_tenant_change("\"sessions\":\"12\"", "\"sessions\":12", KV_CHECK_CLAIMS);
+    check_tenant_change("\"sessions\":\"12\",", "", KV_CHECK_CLAIMS);
+    check_tenant_change("\"kind\":\"tenant\"", "\"kind\":\"session\"", KV_CHECK_CLAIMS);
+    check_tenant_change("\"kind\":\"tenant\"", "\"kind\":\"scope\"", KV_CHECK_CLAIMS);
+    check_tenant_change("in one step", "in many steps", KV_CHECK_CLAIMS);
+    check_tenant_change("several sessions", "most sessions", KV_CHECK_CLAIMS);
+    check_payload_change("\"kind\":\"session\"", "\"kind\":\"tenant\"", KV_CHECK_CLAIMS);
 }
 
 Test(certificate_verify, checkpoint_fails_alone)

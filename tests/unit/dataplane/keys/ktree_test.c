@@ -568,6 +568,83 @@ Test(ktree, batch_of_64_with_repeats_and_several_tenants)
     free(reached.secrets);
 }
 
+/* ---- whole trees ---- */
+
+static enum kv_err top_secret(uint32_t directory_slot)
+{
+    struct kv_secret *secret = NULL;
+    enum kv_err rc = kv_ktree_top(tree, &store, directory_slot, &secret);
+    cr_assert(eq(int, rc == KV_OK, secret != NULL));
+    kv_secret_free(secret);
+    return rc;
+}
+
+Test(ktree, whole_tree_goes_with_its_place_in_the_directory_and_costs_its_path_alone)
+{
+    static const uint32_t slots[] = {0, 63, 64, 4096, 262143};
+    uint8_t erased[5][32], beside[32], far[32], found[32];
+    for (size_t i = 0; i < 5; i++) {
+        must_slot(&tenant, 0, slots[i], erased[i]);
+    }
+    must_slot(&other_tenant, 1, 0, beside);
+    const struct kv_id third = new_id();
+    must_slot(&third, 64 * 64, 0, far);
+    cr_assert(eq(int, top_secret(0), KV_OK));
+    size_t before = history.updates;
+    const struct kv_ktree_target target = {.tenant = tenant, .directory_slot = 0, .slot = 5, .whole = true};
+    cr_assert(adversary_reaches(erased[4]), "control: before, the adversary gets it");
+    cr_assert(eq(int, rekey(&target, 1), KV_OK));
+    cr_assert(eq(sz, history.updates - before, KV_TREE_LEVELS));
+    struct reached reached = attack(kv_secret_data(root));
+    for (size_t i = 0; i < 5; i++) {
+        cr_assert_not(reached_has(&reached, erased[i]), "slot %u", slots[i]);
+        cr_assert(eq(int, slot_secret(&tenant, 0, slots[i], true, found), KV_E_SESSION_ERASED));
+    }
+    cr_assert(reached_has(&reached, beside) && reached_has(&reached, far));
+    free(reached.secrets);
+    cr_assert(eq(int, top_secret(0), KV_E_SESSION_ERASED));
+    cr_assert(eq(int, top_secret(1), KV_OK));
+    cr_assert(eq(int, top_secret(2 * 64 * 64), KV_E_MISSING), "nobody was ever there");
+    must_slot(&other_tenant, 1, 0, found);
+    cr_assert(memcmp(found, beside, 32) == 0);
+    cr_assert(eq(int, rekey(&target, 1), KV_OK), "again is fine");
+}
+
+Test(ktree, whole_tree_and_slots_of_it_go_in_one_batch_in_any_order)
+{
+    uint8_t erased[3][32], live[32], found[32];
+    must_slot(&tenant, 0, 1, erased[0]);
+    must_slot(&tenant, 0, 5000, erased[1]);
+    must_slot(&other_tenant, 1, 9, erased[2]);
+    must_slot(&other_tenant, 1, 10, live);
+    const struct kv_ktree_target targets[] = {target_of(&tenant, 0, 1),
+                                              {.tenant = tenant, .directory_slot = 0, .whole = true},
+                                              target_of(&other_tenant, 1, 9),
+                                              target_of(&tenant, 0, 5000)};
+    cr_assert(eq(int, rekey(targets, 4), KV_OK));
+    struct reached reached = attack(kv_secret_data(root));
+    for (size_t i = 0; i < 3; i++) {
+        cr_assert_not(reached_has(&reached, erased[i]), "%zu", i);
+    }
+    cr_assert(reached_has(&reached, live));
+    free(reached.secrets);
+    must_slot(&other_tenant, 1, 10, found);
+    cr_assert(memcmp(found, live, 32) == 0);
+}
+
+Test(ktree, fresh_tree_at_another_place_has_other_secrets)
+{
+    uint8_t before[32], after[32], found[32];
+    must_slot(&tenant, 0, 3, before);
+    const struct kv_id fresh = new_id();
+    must_slot(&fresh, 2, 3, after);
+    cr_assert(memcmp(before, after, 32) != 0);
+    const struct kv_ktree_target target = {.tenant = tenant, .directory_slot = 0, .whole = true};
+    cr_assert(eq(int, rekey(&target, 1), KV_OK));
+    must_slot(&fresh, 2, 3, found);
+    cr_assert(memcmp(found, after, 32) == 0);
+}
+
 Test(ktree, empty_batch_moves_the_tree_under_the_next_root)
 {
     uint8_t before[32], after[32];

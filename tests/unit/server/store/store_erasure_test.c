@@ -2,6 +2,7 @@
 #include "server/store/store_erasure.h"
 
 #include "dataplane/base/id.h"
+#include "server/store/store_loss.h"
 #include "tests/lib/store_rows.h"
 #include "tests/lib/temp_postgres.h"
 
@@ -93,6 +94,97 @@ Test(erasure, request_revokes_the_session_and_carries_its_slots)
     cr_assert(eq(int, got.state, KV_SESSION_ERASING));
     cr_assert(eq(i64, got.revoked_seq, 1));
     cr_assert(kv_id_equal(&got.erasure, &erasure.id));
+}
+
+/* ---- a whole tenant ---- */
+
+static enum kv_err request_again(struct kv_store_erasure *erasure);
+
+static enum kv_err request_tenant(struct kv_store_erasure *erasure)
+{
+    enum kv_err rc = kv_store_revocation_next(pg, &info, &erasure->revocation_seq);
+    return rc != KV_OK ? rc : kv_store_erasure_insert_tenant(pg, erasure, &info);
+}
+
+static struct kv_store_erasure all_of_tenant(unsigned number)
+{
+    struct kv_store_erasure erasure = {.id = store_id(number),
+                                       .tenant = tenant,
+                                       .state = KV_ERASURE_REQUESTED,
+                                       .basis = "contract",
+                                       .requested_role = "operator"};
+    erasure.at_us[KV_ERASURE_REQUESTED] = T0 + 9;
+    cr_assert(eq(int, IN_TX(pg, request_tenant(&erasure)), KV_OK), "%s", info.text);
+    return erasure;
+}
+
+static enum kv_session_state state_of(struct kv_id id, struct kv_id *ret_erasure)
+{
+    struct kv_store_session got;
+    cr_assert(eq(int, kv_store_session_get(pg, &id, &info, &got), KV_OK), "%s", info.text);
+    *ret_erasure = got.erasure;
+    return got.state;
+}
+
+Test(erasure, of_a_tenant_means_its_sessions_by_one_number_and_gives_it_a_fresh_tree)
+{
+    struct kv_id second = store_session(pg, tenant, 101), named = {0}, none = {0}, ids[3];
+    struct kv_store_erasure alone = store_erasure_request(pg, tenant, session, 200), all = all_of_tenant(201);
+    struct kv_store_revocation list[3];
+    size_t count = 0;
+    cr_assert(eq(u64, all.sessions, 1), "the other one has its own");
+    cr_assert(eq(u32, all.directory_slot, 1));
+    cr_assert(kv_id_equal(&all.tree, &tenant));
+    cr_assert(eq(int, kv_store_revocations_since(pg, alone.revocation_seq, 3, &info, list, &count), KV_OK));
+    cr_assert(eq(sz, count, 1));
+    cr_assert(kv_id_is_zero(&list[0].session) && kv_id_equal(&list[0].erasure, &all.id));
+    cr_assert(eq(int, kv_store_erasure_sessions(pg, &list[0], &none, 3, &info, ids, &count), KV_OK));
+    cr_assert(eq(sz, count, 1));
+    cr_assert(kv_id_equal(&ids[0], &second));
+    cr_assert(eq(int, state_of(second, &named), KV_SESSION_ERASING));
+    cr_assert(kv_id_equal(&named, &all.id));
+    cr_assert(eq(int, state_of(session, &named), KV_SESSION_ERASING));
+    cr_assert(kv_id_equal(&named, &alone.id), "it keeps its own");
+    struct kv_id since = store_session(pg, tenant, 102);
+    struct kv_store_session fresh;
+    cr_assert(eq(int, kv_store_session_get(pg, &since, &info, &fresh), KV_OK));
+    cr_assert(eq(int, fresh.state, KV_SESSION_ACTIVE));
+    cr_assert(eq(u32, fresh.directory_slot, 2));
+    cr_assert(kv_id_equal(&fresh.tree, &all.id));
+    struct kv_store_erasure again = all;
+    again.id = store_id(202);
+    again.session = second;
+    cr_assert(eq(int, IN_TX(pg, request_again(&again)), KV_E_STALE), "no second one for a session of it");
+    struct kv_store_erasure next = all_of_tenant(203);
+    cr_assert(eq(u64, next.sessions, 1), "only what was made since");
+    cr_assert(eq(u32, next.first_slot, all.slot));
+}
+
+Test(erasure, of_a_tenant_is_settled_after_its_certificate_and_not_before)
+{
+    struct kv_id named = {0};
+    struct kv_store_erasure all = all_of_tenant(201);
+    uint64_t settled = 9;
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_settle(pg, 10, T0 + 500, &info, &settled)), KV_OK));
+    cr_assert(eq(u64, settled, 0));
+    cr_assert(eq(int, kv_store_loss_count(pg, &info, &settled), KV_OK));
+    cr_assert(eq(u64, settled, 1), "control: not certified yet");
+    cr_assert(eq(int,
+                 temp_postgres_run(pg, "do $$ declare c text; begin for c in select conname from pg_constraint where"
+                                       " conrelid = 'erasure'::regclass and contype = 'c' loop execute"
+                                       " format('alter table erasure drop constraint %I', c); end loop; end $$;"
+                                       "update erasure set state = 'certified', certified_at = now(), sessions_root ="
+                                       " decode(repeat('00', 32), 'hex') where scope = 'tenant'"),
+                 KV_OK));
+    cr_assert(eq(int, state_of(session, &named), KV_SESSION_ERASED), "before its row says so");
+    cr_assert(eq(int, kv_store_loss_count(pg, &info, &settled), KV_OK));
+    cr_assert(eq(u64, settled, 0), "what is erased cannot be lost");
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_settle(pg, 1, T0 + 500, &info, &settled)), KV_OK), "%s", info.text);
+    cr_assert(eq(u64, settled, 1));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_settle(pg, 1, T0 + 501, &info, &settled)), KV_OK), "%s", info.text);
+    cr_assert(eq(u64, settled, 0));
+    cr_assert(eq(int, state_of(session, &named), KV_SESSION_ERASED));
+    cr_assert(kv_id_equal(&named, &all.id));
 }
 
 static enum kv_err request_again(struct kv_store_erasure *erasure)

@@ -41,11 +41,10 @@ Test(session, comes_back_with_its_slot_and_its_tenant_s)
     store_tenant(pg, 4);
     struct kv_id tenant = store_tenant(pg, 5);
     struct kv_store_session made = session(100, tenant), got;
-    uint32_t slot = 9, directory_slot = 9;
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &made, &info, &slot, &directory_slot)), KV_OK), "%s",
-              info.text);
-    cr_assert(eq(u32, slot, 0));
-    cr_assert(eq(u32, directory_slot, 1));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &made, &info)), KV_OK), "%s", info.text);
+    cr_assert(eq(u32, made.slot, 0));
+    cr_assert(eq(u32, made.directory_slot, 1));
+    cr_assert(kv_id_equal(&made.tree, &tenant));
     cr_assert(eq(int, kv_store_session_get(pg, &made.id, &info, &got), KV_OK), "%s", info.text);
     cr_assert(eq(int, got.state, KV_SESSION_ACTIVE));
     cr_assert(eq(str, got.model_id, "org/model"));
@@ -65,11 +64,10 @@ Test(session, last_slot_is_given_and_the_one_after_it_is_not)
     struct kv_id tenant = store_tenant(pg, 5);
     cr_assert(eq(int, temp_postgres_run(pg, "update tenant set next_slot = 262143"), KV_OK));
     struct kv_store_session last = session(100, tenant), over = session(101, tenant), got;
-    uint32_t slot = 0, directory_slot = 0;
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &last, &info, &slot, &directory_slot)), KV_OK));
-    cr_assert(eq(u32, slot, 262143));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &last, &info)), KV_OK));
+    cr_assert(eq(u32, last.slot, 262143));
     temp_postgres_begin(pg);
-    cr_assert(eq(int, kv_store_session_insert(pg, &over, &info, &slot, &directory_slot), KV_E_TENANT_FULL));
+    cr_assert(eq(int, kv_store_session_insert(pg, &over, &info), KV_E_TENANT_FULL));
     cr_assert(eq(int, kv_store_session_get(pg, &last.id, &info, &got), KV_OK));
     temp_postgres_end(pg, KV_OK);
     kv_pg_close(pg);
@@ -80,11 +78,9 @@ Test(session, needs_a_tenant_that_is_there_and_active)
     struct kv_pg *pg = open_store();
     struct kv_id tenant = store_tenant(pg, 5);
     struct kv_store_session a = session(100, store_id(99)), b = session(101, tenant);
-    uint32_t slot = 0, directory_slot = 0;
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &a, &info, &slot, &directory_slot)), KV_E_NOT_FOUND));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &a, &info)), KV_E_NOT_FOUND));
     cr_assert(eq(int, temp_postgres_run(pg, "update tenant set state = 'suspended'"), KV_OK));
-    cr_assert(
-        eq(int, IN_TX(pg, kv_store_session_insert(pg, &b, &info, &slot, &directory_slot)), KV_E_TENANT_SUSPENDED));
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, &b, &info)), KV_E_TENANT_SUSPENDED));
     kv_pg_close(pg);
 }
 
@@ -182,11 +178,9 @@ static struct kv_label label(const char *name, const char *value)
     return label;
 }
 
-static void insert(struct kv_pg *pg, const struct kv_store_session *row)
+static void insert(struct kv_pg *pg, struct kv_store_session *row)
 {
-    uint32_t slot = 0, directory_slot = 0;
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, row, &info, &slot, &directory_slot)), KV_OK), "%s",
-              info.text);
+    cr_assert(eq(int, IN_TX(pg, kv_store_session_insert(pg, row, &info)), KV_OK), "%s", info.text);
 }
 
 static void name(struct kv_pg *pg, struct kv_id id, uint8_t first)
