@@ -51,6 +51,9 @@ KV_RC kv_scope_secret(const struct kv_secret *slot, const struct kv_id *tenant, 
 KV_RC kv_scope_key_block(const struct kv_secret *scope_secret, struct kv_secret **ret_key);
 KV_RC kv_scope_key_ids(const struct kv_secret *scope_secret, struct kv_secret **ret_key);
 KV_RC kv_scope_key_meta(const struct kv_secret *scope_secret, struct kv_secret **ret_key);
+/* A public name of S: one way, and no other key is derived like it. */
+#define KV_SCOPE_FINGERPRINT_BYTES 16
+KV_RC kv_scope_fingerprint(const struct kv_secret *scope_secret, uint8_t ret_fingerprint[KV_SCOPE_FINGERPRINT_BYTES]);
 /* The key under which a tenant's external ids are looked up, from the secret of its system slot. */
 KV_RC kv_tenant_key_lookup(const struct kv_secret *slot, const struct kv_id *tenant, struct kv_secret **ret_key);
 

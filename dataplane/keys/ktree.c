@@ -7,11 +7,13 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/kdf.h"
 #include "dataplane/keys/ktree_int.h"
 #include "dataplane/keys/node_cache_int.h"
 
 #include <errno.h>
 #include <pthread.h>
+#include <string.h>
 #include <time.h>
 
 /* How long a change of the root waits for calls that still work with the old one. */
@@ -354,14 +356,15 @@ static KV_RC step_down(struct kv_ktree *tree, const struct kv_ktree_store *store
     return rc;
 }
 
-static KV_RC walk(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct tree_step *path,
-                  size_t path_len, bool fill, struct kv_secret **ret_secret)
+/* What the last of the first `steps` of the path holds for the next one. */
+static KV_RC walk(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct tree_step *path, size_t steps,
+                  bool fill, struct kv_secret **ret_secret)
 {
     struct ktree_use use;
     KV_TRY(ktree_use_begin(tree, &use));
     struct kv_secret *secret = NULL;
     enum kv_err rc = kv_secret_copy(kv_secret_data(use.root_secret), NODE_SECRET_BYTES, &secret);
-    for (size_t i = 0; i < path_len && rc == KV_OK; i++) {
+    for (size_t i = 0; i < steps && rc == KV_OK; i++) {
         rc = step_down(tree, store, &use, &path[i], fill, &secret);
     }
     if (rc != KV_OK) {
@@ -393,4 +396,24 @@ KV_RC kv_ktree_top(struct kv_ktree *tree, const struct kv_ktree_store *store, ui
     struct tree_step path[TREE_PATH_NODES];
     KV_TRY(tree_path(&any, directory_slot, 0, path));
     return walk(tree, store, path, KV_TREE_LEVELS, false, ret_secret);
+}
+
+KV_RC tenant_fingerprint(const struct kv_secret *secret, const struct kv_id *tenant,
+                         uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES])
+{
+    const struct kv_bytes fields[] = {KV_BYTES(tenant->b, sizeof(tenant->b))};
+    struct kv_secret *name KV_CLEANUP(kv_secret_freep) = NULL;
+    KV_TRY(kv_kdf_derive(secret, "fingerprint", fields, 1, KV_FINGERPRINT_BYTES, &name));
+    memcpy(ret_fingerprint, kv_secret_data(name), KV_FINGERPRINT_BYTES);
+    return KV_OK;
+}
+
+KV_RC kv_ktree_fingerprint(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
+                           uint32_t directory_slot, bool fill, uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES])
+{
+    struct tree_step path[TREE_PATH_NODES];
+    struct kv_secret *secret KV_CLEANUP(kv_secret_freep) = NULL;
+    KV_TRY(tree_path(tenant, directory_slot, 0, path));
+    KV_TRY(walk(tree, store, path, KV_TREE_LEVELS, fill, &secret));
+    return tenant_fingerprint(secret, tenant, ret_fingerprint);
 }

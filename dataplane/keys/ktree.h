@@ -80,6 +80,12 @@ KV_RC kv_ktree_slot(struct kv_ktree *tree, const struct kv_ktree_store *store, c
 KV_RC kv_ktree_top(struct kv_ktree *tree, const struct kv_ktree_store *store, uint32_t directory_slot,
                    struct kv_secret **ret_secret);
 
+/* A public name of the secret that the tenant's tree hangs under: one way, and nothing else is derived like it. */
+#define KV_FINGERPRINT_BYTES 16
+/* Of the secret that is in force. Errors as of kv_ktree_slot; no row of the tenant's own is needed. */
+KV_RC kv_ktree_fingerprint(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
+                           uint32_t directory_slot, bool fill, uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES]);
+
 struct kv_ktree_target {
     struct kv_id tenant; /* the tree, as above */
     uint32_t directory_slot, slot;
@@ -92,6 +98,20 @@ struct kv_ktree_target {
  * root until kv_ktree_set_root. The caller's transaction holds kroot FOR UPDATE. */
 KV_RC kv_ktree_rekey(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_ktree_target *targets,
                      size_t count, const struct kv_id *fresh_id, const struct kv_secret *fresh_secret);
+
+/* A tenant whose key is rotated: every node of its tree gets a fresh secret, and every slot from `slots_used` on, which
+ * nobody has been given yet. Slots below keep theirs. */
+struct kv_ktree_rotation {
+    struct kv_id tenant;
+    uint32_t directory_slot;
+    uint32_t slots_used; /* at most KV_MAX_TENANT_SLOTS */
+};
+/* Re-key without a target that rotates one tenant's key; the rest as kv_ktree_rekey. `ret_fingerprint` is that of the
+ * tenant's fresh secret. KV_E_SESSION_ERASED: the tenant itself is gone from the directory. KV_E_MISSING: nothing of
+ * its tree was ever written. */
+KV_RC kv_ktree_rotate(struct kv_ktree *tree, const struct kv_ktree_store *store,
+                      const struct kv_ktree_rotation *rotation, const struct kv_id *fresh_id,
+                      const struct kv_secret *fresh_secret, uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES]);
 
 /* For verification and for the attack program: opens one sealed node row with a given secret, no cache, no storage. */
 KV_RC kv_node_open(const struct kv_id *cluster, const struct kv_node_key *key, const struct kv_id *node_or_root_id,

@@ -20,6 +20,10 @@ KV_RC ktree_use_begin(struct kv_ktree *tree, struct ktree_use *ret_use);
 /* Wipes. KV_E_STALE when the root was changed meanwhile: then nothing that was opened may be handed out. */
 KV_RC ktree_use_end(struct kv_ktree *tree, struct ktree_use *use);
 
+/* The public name of a tenant's secret. */
+KV_RC tenant_fingerprint(const struct kv_secret *secret, const struct kv_id *tenant,
+                         uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES]);
+
 const struct kv_env *ktree_env(const struct kv_ktree *tree);
 const struct kv_id *ktree_cluster(const struct kv_ktree *tree);
 

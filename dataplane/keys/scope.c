@@ -5,6 +5,8 @@
 #include "dataplane/crypto/tell.h"
 #include "dataplane/keys/keyring.h"
 
+#include <string.h>
+
 KV_RC kv_scope_secret(const struct kv_secret *slot, const struct kv_id *tenant, const struct kv_id *scope,
                       struct kv_secret **ret_secret)
 {
@@ -49,6 +51,14 @@ KV_RC kv_scope_key_ids(const struct kv_secret *scope_secret, struct kv_secret **
 KV_RC kv_scope_key_meta(const struct kv_secret *scope_secret, struct kv_secret **ret_key)
 {
     return derive_key(scope_secret, "meta", ret_key);
+}
+
+KV_RC kv_scope_fingerprint(const struct kv_secret *scope_secret, uint8_t ret_fingerprint[KV_SCOPE_FINGERPRINT_BYTES])
+{
+    struct kv_secret *name KV_CLEANUP(kv_secret_freep) = NULL;
+    KV_TRY(kv_kdf_derive(scope_secret, "fingerprint", NULL, 0, KV_SCOPE_FINGERPRINT_BYTES, &name));
+    memcpy(ret_fingerprint, kv_secret_data(name), KV_SCOPE_FINGERPRINT_BYTES);
+    return KV_OK;
 }
 
 KV_RC kv_tenant_key_lookup(const struct kv_secret *slot, const struct kv_id *tenant, struct kv_secret **ret_key)

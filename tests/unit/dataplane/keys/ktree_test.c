@@ -1,9 +1,10 @@
 /*
  * The erasure tree over a store that never forgets a row. The adversary of these tests holds every row ever written and
- * the present root secret, and tries every secret that he reaches on every row.
+ * the present root secret.
  */
 #include "dataplane/base/id.h"
 #include "dataplane/keys/ktree.h"
+#include "tests/lib/ktree_attack.h"
 #include "tests/lib/ktree_store_history.h"
 
 #include <criterion/criterion.h>
@@ -99,79 +100,20 @@ static struct kv_ktree_target target_of(const struct kv_id *of, uint32_t directo
 
 /* ---- the adversary ---- */
 
-struct reached {
-    uint8_t (*secrets)[32];
-    size_t count, size;
-};
-
-static bool reached_has(const struct reached *reached, const uint8_t secret[32])
+/* Every secret that E leads to. */
+static struct kvt_reached attack(const uint8_t start[32])
 {
-    for (size_t i = 0; i < reached->count; i++) {
-        if (memcmp(reached->secrets[i], secret, 32) == 0) {
-            return true;
-        }
-    }
-    return false;
-}
-
-static void reach(struct reached *reached, const uint8_t secret[32])
-{
-    if (reached->count == reached->size) {
-        reached->size = reached->size == 0 ? 1024 : reached->size * 2;
-        reached->secrets = realloc(reached->secrets, reached->size * 32);
-        cr_assert(reached->secrets != NULL);
-    }
-    memcpy(reached->secrets[reached->count++], secret, 32);
-}
-
-/* Opens a row with a secret, under the row's own id and under the id of the present root. */
-static bool opens(const struct kvt_row *row, const uint8_t secret[32], struct reached *reached)
-{
-    struct kv_secret *key = NULL, *children[KV_TREE_FANOUT];
-    const struct kv_id *const ids[] = {&row->row.node_id, &root_id};
-    bool opened = false;
-    cr_assert(eq(int, kv_secret_copy(secret, 32, &key), KV_OK));
-    for (size_t i = 0; i < 2 && !opened; i++) {
-        opened = kv_node_open(&cluster, &row->key, ids[i], key, KV_BYTES(row->row.sealed, row->row.sealed_len),
-                              children) == KV_OK;
-    }
-    kv_secret_free(key);
-    for (size_t i = 0; opened && i < KV_TREE_FANOUT; i++) {
-        if (children[i] != NULL) {
-            reach(reached, kv_secret_data(children[i]));
-        }
-        kv_secret_free(children[i]);
-    }
-    return opened;
-}
-
-/* Every secret that E leads to, by trying each one on each row ever stored. A row is tried with the secrets that have
- * not been tried on it yet, until nothing new opens. */
-static struct reached attack(const uint8_t start[32])
-{
-    struct reached reached = {0};
-    bool *done = calloc(history.count, sizeof(*done));
-    size_t *tried = calloc(history.count, sizeof(*tried));
-    reach(&reached, start);
-    for (bool more = true; more;) {
-        more = false;
-        for (size_t r = 0; r < history.count; r++) {
-            for (; !done[r] && tried[r] < reached.count; tried[r]++) {
-                done[r] = opens(&history.rows[r], reached.secrets[tried[r]], &reached);
-                more = more || done[r];
-            }
-        }
-    }
-    free(done);
-    free(tried);
+    struct kvt_reached reached = {0};
+    kvt_reach(&reached, start);
+    kvt_ktree_attack(&history, &cluster, &root_id, &reached);
     return reached;
 }
 
 static bool adversary_reaches(const uint8_t secret[32])
 {
-    struct reached reached = attack(kv_secret_data(root));
-    bool found = reached_has(&reached, secret);
-    free(reached.secrets);
+    struct kvt_reached reached = attack(kv_secret_data(root));
+    bool found = kvt_reached_has(&reached, secret);
+    kvt_reached_done(&reached);
     return found;
 }
 
@@ -514,9 +456,9 @@ Test(ktree, erased_slot_is_reachable_from_the_old_root_until_that_is_destroyed)
     memcpy(old_root, kv_secret_data(root), 32);
     const struct kv_ktree_target target = target_of(&tenant, 0, 7);
     cr_assert(eq(int, rekey(&target, 1), KV_OK));
-    struct reached reached = attack(old_root);
-    cr_assert(reached_has(&reached, erased));
-    free(reached.secrets);
+    struct kvt_reached reached = attack(old_root);
+    cr_assert(kvt_reached_has(&reached, erased));
+    kvt_reached_done(&reached);
     cr_assert_not(adversary_reaches(erased));
 }
 
@@ -529,11 +471,11 @@ Test(ktree, every_erasure_of_a_sequence_stays_erased)
     for (uint32_t i = 0; i < 5; i++) {
         const struct kv_ktree_target target = target_of(&tenant, 0, i * 40);
         cr_assert(eq(int, rekey(&target, 1), KV_OK));
-        struct reached reached = attack(kv_secret_data(root));
+        struct kvt_reached reached = attack(kv_secret_data(root));
         for (uint32_t j = 0; j < 6; j++) {
-            cr_assert(eq(int, reached_has(&reached, secrets[j]), j > i), "slot %u after erasure %u", j, i);
+            cr_assert(eq(int, kvt_reached_has(&reached, secrets[j]), j > i), "slot %u after erasure %u", j, i);
         }
-        free(reached.secrets);
+        kvt_reached_done(&reached);
     }
 }
 
@@ -554,18 +496,18 @@ Test(ktree, batch_of_64_with_repeats_and_several_tenants)
     targets[KV_ERASE_BATCH] = targets[0];
     cr_assert(eq(int, rekey(targets, KV_ERASE_BATCH + 1), KV_E_LIMIT));
     cr_assert(eq(int, rekey(targets, KV_ERASE_BATCH), KV_OK));
-    struct reached reached = attack(kv_secret_data(root));
+    struct kvt_reached reached = attack(kv_secret_data(root));
     for (uint32_t i = 0; i < KV_ERASE_BATCH; i++) {
-        cr_assert_not(reached_has(&reached, erased[i]), "target %u", i);
+        cr_assert_not(kvt_reached_has(&reached, erased[i]), "target %u", i);
         cr_assert(
             eq(int, slot_secret(&tenants[i % 4], (i % 4) * 70, targets[i].slot, false, found), KV_E_SESSION_ERASED));
     }
     for (uint32_t t = 0; t < 4; t++) {
-        cr_assert(reached_has(&reached, live[t]));
+        cr_assert(kvt_reached_has(&reached, live[t]));
         must_slot(&tenants[t], t * 70, 200000, found);
         cr_assert(memcmp(found, live[t], 32) == 0);
     }
-    free(reached.secrets);
+    kvt_reached_done(&reached);
 }
 
 /* ---- whole trees ---- */
