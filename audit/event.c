@@ -40,6 +40,9 @@ static const char *const op_names[] = {
     [KV_AUDIT_KEY_RECOVER] = "key.recover",
     [KV_AUDIT_ROOT_ACCEPT_LOSS] = "root.accept_loss",
     [KV_AUDIT_ERASE_PROVE] = "erase.prove",
+    [KV_AUDIT_TENANT_KEY_ROTATE] = "tenant_key.rotate",
+    [KV_AUDIT_TENANT_KEY_COMPROMISED] = "tenant_key.compromised",
+    [KV_AUDIT_TENANT_KEY_DESTROY] = "tenant_key.destroy",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

@@ -40,6 +40,9 @@ enum kv_audit_op {
     KV_AUDIT_KEY_RECOVER,
     KV_AUDIT_ROOT_ACCEPT_LOSS,
     KV_AUDIT_ERASE_PROVE,
+    KV_AUDIT_TENANT_KEY_ROTATE,
+    KV_AUDIT_TENANT_KEY_COMPROMISED, /* a rotation for that reason */
+    KV_AUDIT_TENANT_KEY_DESTROY,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

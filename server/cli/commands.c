@@ -161,6 +161,10 @@ static const struct cli_column operation_columns[] = {COL("ID", "id"),
                                                       WHEN("CREATED", "created_at"),
                                                       WHEN_WIDE("EXPIRES", "expires_at"),
                                                       LAST};
+static const struct cli_column tenant_key_columns[] = {
+    COL("VERSION", "version"),         COL("STATE", "state"),         COL("SESSIONS", "sessions"),
+    COL("FINGERPRINT", "fingerprint"), WHEN("CREATED", "created_at"), WHEN("DESTROYED", "destroyed_at"),
+    WIDE("MADE-BY", "made_by"),        WIDE("ENDED-BY", "ended_by"),  LAST};
 static const struct cli_column version_columns[] = {COL("VERSION", "version"),
                                                     WHEN("CREATED", "created_at"),
                                                     COL("BY", "created_role"),
@@ -199,6 +203,10 @@ static const struct cli_flag tenants_suspend[] = {REASON, END};
 static const struct cli_flag tenants_usage[] = {
     TEXT("window", "TIME", CLI_QUERY, "window", "what was moved, too, in the last hours or days: 24h, 7d"), END};
 static const struct cli_flag tenants_delete[] = {SWITCH("now", CLI_QUERY, "now", "without the day of grace"), END};
+static const struct cli_flag tenants_rotate_key[] = {
+    SWITCH("compromised", CLI_BODY, "compromised",
+           "others may know the version in use: call it, and its sessions' keys, so"),
+    END};
 static const struct cli_flag keys_create[] = {
     KIND(CLI_WORDS, "role", "ROLE", CLI_BODY, "roles",
          "operator, tenant_admin, engine, auditor, security_officer, viewer, metrics; may be repeated"),
@@ -368,6 +376,10 @@ const struct cli_command cli_commands[] = {
         POST("/v1/tenants/{0}:restore")),
     ROW("tenants usage", "TENANT", "what it uses, of what it may", 0, GET("/v1/tenants/{0}/usage"),
         .flags = tenants_usage),
+    ROW("tenants keys", "TENANT", "versions of the key that all of its keys hang under", CLI_LISTS,
+        GET("/v1/tenants/{0}/encryption-keys"), .columns = tenant_key_columns),
+    ROW("tenants rotate-key", "TENANT", "a fresh version of that key; the old one is destroyed, sessions go on",
+        CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tenants/{0}/encryption-keys:rotate"), .flags = tenants_rotate_key),
 
     ROW("keys ls", "", "API keys", CLI_LISTS | CLI_TENANT, GET("/v1/api-keys"),
         .tenant_target = "/v1/tenants/{t}/api-keys", .columns = key_columns),

@@ -2,6 +2,7 @@
 #include "server/http/h_shared.h"
 #include "server/http/parking.h"
 #include "server/service/svc_operation.h"
+#include "server/service/svc_tenant_key.h"
 
 #include "dataplane/base/mem.h"
 
@@ -12,7 +13,7 @@
 
 const struct kv_field kv_q_operations[] = {
     {"state", KV_TEXT, false, 1, 16, "|queued|running|succeeded|failed|canceled|"},
-    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|erasure.prove|tier.drain|root.rotate|root.migrate|"},
+    {"kind", KV_TEXT, false, 1, 32, "|audit.verify|erasure.prove|tier.drain|root.rotate|root.migrate|key.rotate|"},
     {0},
 };
 
@@ -242,6 +243,20 @@ KV_RC kv_h_erasure_prove(struct kv_call *call, struct kv_req *req)
     static const struct kv_field fields[] = {{"samples", KV_INT, false, 1, KV_MAX_PROVE_SAMPLES, NULL}};
     struct starter starter = {KV_FIELDS(fields), .use_case = prove};
     KV_TRY(kv_h_path_id(call, req, "era", &starter.subject));
+    return start_new(call, req, &starter);
+}
+
+static KV_RC rotate_key(struct kv_call *call, const struct kv_id *subject, kv_value *body,
+                        struct kv_operation_view *ret_operation)
+{
+    return kv_svc_tenant_key_rotate(call, subject, kv_json_bool(body, "compromised", false), ret_operation);
+}
+
+KV_RC kv_h_tenant_key_rotate(struct kv_call *call, struct kv_req *req)
+{
+    static const struct kv_field fields[] = {{"compromised", KV_BOOL, false, 0, 0, NULL}};
+    struct starter starter = {KV_FIELDS(fields), .use_case = rotate_key};
+    KV_TRY(kv_h_path_id(call, req, "ten", &starter.subject));
     return start_new(call, req, &starter);
 }
 

@@ -47,6 +47,17 @@ static void write_lifetimes(struct kv_buf *out, const struct kv_session_view *se
     kv_h_out_time_if(out, "pinned_until", session->pinned_until_us);
 }
 
+static void write_key(struct kv_buf *out, const struct kv_session_key *key)
+{
+    kv_out_object(out, "key");
+    kv_out_text(out, "state", key->state);
+    kv_out_int(out, "version", key->version);
+    if (key->has_fingerprint) {
+        kv_out_hex(out, "fingerprint", key->fingerprint, sizeof key->fingerprint);
+    }
+    kv_out_close(out);
+}
+
 static void write_session(struct kv_buf *out, const void *view)
 {
     const struct kv_session_view *session = view;
@@ -62,6 +73,7 @@ static void write_session(struct kv_buf *out, const void *view)
         kv_h_write_labels(out, &session->labels);
     }
     write_lifetimes(out, session);
+    write_key(out, &session->key);
     if (session->has_usage) {
         write_usage(out, &session->usage);
     }

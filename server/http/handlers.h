@@ -16,6 +16,7 @@ kv_handler kv_h_key_create, kv_h_key_list, kv_h_key_get, kv_h_key_update, kv_h_k
 kv_handler kv_h_platform_key_create, kv_h_platform_key_list, kv_h_platform_key_get, kv_h_platform_key_update,
     kv_h_platform_key_revoke, kv_h_platform_key_rotate;
 kv_handler kv_h_tiers, kv_h_tier_drain, kv_h_nvme_drain;
+kv_handler kv_h_tenant_keys, kv_h_tenant_key_rotate;
 kv_handler kv_h_session_create, kv_h_session_get, kv_h_session_list, kv_h_session_update, kv_h_session_touch,
     kv_h_session_pin, kv_h_session_unpin, kv_h_session_explain, kv_h_session_delete;
 extern const struct kv_field kv_q_tenants[], kv_q_tenant_delete[], kv_q_tenant_usage[], kv_q_session[], kv_q_sessions[];

@@ -1,6 +1,7 @@
 /*
  * One round of the eraser: a batch of erasures on its way through the protocol. Shared by eraser.c (which order),
- * erase_fence.c, erase_steps.c, erase_verify.c (the steps) and certify.c (the certificate).
+ * erase_fence.c, erase_steps.c, erase_verify.c (the steps), certify.c (the certificate) and erase_rotate.c (a batch
+ * without erasures, that rotates a tenant's key).
  *
  *   REQUESTED ─ fence ─► FENCED ─ stage ─► STAGED ─ re-key ─► REKEYED ─ destroy ─► DESTROYED ─ purge ─► PURGED ─ verify
  * ─► VERIFIED ─ certify ─► CERTIFIED            any step whose check fails ─► QUARANTINED
@@ -44,6 +45,10 @@ struct erase_round {
     const char *target;       /* the provider of the fresh root; NULL: the same as before */
     struct kv_roe *fresh_roe; /* the same, open: between stage and re-key */
     bool waiting;             /* for other instances: the next round comes soon */
+    bool rotation_due;        /* a tenant's key waits to be rotated */
+    bool rotating;            /* the batch that is being made does that, and erases nothing */
+    struct kv_id rotation;    /* its operation, from the re-key on */
+    bool rotated_last;        /* the one before did; kept from round to round */
     enum kv_err put_off;      /* the first job that is left for the next round; the others went on */
     struct kv_errinfo put_off_info;
 };
@@ -122,6 +127,18 @@ KV_RC erase_destroy(struct erase_round *round);
 KV_RC erase_purge(struct erase_round *round);
 KV_RC erase_verify(struct erase_round *round);
 KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job);
+
+/* --- erase_rotate.c: the batch of a rotation goes the same way, from STAGED on */
+KV_RC erase_rotation_look(struct erase_round *round); /* is one due? */
+/* Whose turn it is: with sessions to be erased, every other batch is theirs. */
+void erase_rotation_turn(struct erase_round *round, bool fenced);
+/* In the transaction of the re-key: in the place of kv_ktree_rekey. KV_E_STALE: none is due any more. */
+KV_RC erase_rotate(struct kv_pg *pg, struct erase_round *round, const struct kv_ktree_store *rows,
+                   struct kv_errinfo *info);
+/* After it: what cannot be re-keyed is not tried again. */
+KV_RC erase_rotate_failed(struct erase_round *round, enum kv_err rc);
+/* In the transaction that says that the old root is gone. */
+KV_RC erase_rotated(struct kv_pg *pg, struct erase_round *round, uint64_t at_us, struct kv_errinfo *info);
 
 KV_RC erase_samples_load(struct erase_round *round, const struct kv_id *erasure, struct erase_samples *ret_samples);
 void erase_samples_done(struct erase_samples *samples);

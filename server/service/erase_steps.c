@@ -41,13 +41,18 @@ static KV_RC control(struct erase_round *round, const struct kv_ktree_store *row
     return rc;
 }
 
+static bool joins(const struct erase_round *round, const struct kv_store_erasure *job)
+{
+    return job->state == KV_ERASURE_FENCED && !round->rotating;
+}
+
 static KV_RC staged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct erase_round *round = ctx;
     KV_TRY(kv_store_batch_insert(pg, &round->batch, KV_BYTES(NULL, 0), info));
     for (size_t i = 0; i < round->job_count; i++) {
         const struct kv_store_erasure *job = &round->jobs[i];
-        if (job->state == KV_ERASURE_FENCED) {
+        if (joins(round, job)) {
             KV_TRY(kv_store_erasure_set_batch(pg, &job->id, &round->batch.id, info));
             KV_TRY(kv_store_erasure_advance(pg, &job->id, KV_ERASURE_FENCED, KV_ERASURE_STAGED, erase_now_us(round),
                                             info));
@@ -148,8 +153,8 @@ KV_RC erase_stage(struct erase_round *round)
 {
     struct kv_svc *svc = round->svc;
     size_t fit = 0;
-    KV_TRY(leave_out_damaged(round, &fit));
-    if (fit == 0 && !round->replaces_root) {
+    KV_TRY(round->rotating ? KV_OK : leave_out_damaged(round, &fit));
+    if (fit == 0 && !round->rotating && !round->replaces_root) {
         return KV_OK;
     }
     round->batch =
@@ -163,7 +168,7 @@ KV_RC erase_stage(struct erase_round *round)
     KV_TRY(stage_root(round));
     KV_TRY(erase_tx(round, KV_TX_ERASE_STAGED, staged_tx, round, NULL));
     for (size_t i = 0; i < round->job_count; i++) {
-        if (round->jobs[i].state == KV_ERASURE_FENCED) {
+        if (joins(round, &round->jobs[i])) {
             round->jobs[i].batch = round->batch.id;
             erase_moved(round, &round->jobs[i], KV_ERASURE_STAGED);
         }
@@ -202,7 +207,9 @@ static KV_RC rekey_jobs(struct kv_pg *pg, struct erase_round *round, const struc
         KV_TRY(
             kv_store_erasure_advance(pg, &job->id, KV_ERASURE_STAGED, KV_ERASURE_REKEYED, erase_now_us(round), info));
     }
-    return kv_ktree_rekey(round->svc->tree, rows, targets, count, &round->batch.new_root, round->fresh);
+    return round->rotating
+               ? erase_rotate(pg, round, rows, info)
+               : kv_ktree_rekey(round->svc->tree, rows, targets, count, &round->batch.new_root, round->fresh);
 }
 
 static KV_RC rekey_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
@@ -231,9 +238,10 @@ KV_RC erase_rekey(struct erase_round *round)
     if (kv_id_is_zero(&round->batch.id)) {
         return KV_OK; /* nothing was staged */
     }
-    KV_TRY(kv_pg_tx(round->pg, KV_TX_ERASE_REKEY, rekey_tx, round, &round->info, NULL));
+    enum kv_err rc = kv_pg_tx(round->pg, KV_TX_ERASE_REKEY, rekey_tx, round, &round->info, NULL);
+    KV_TRY(round->rotating ? erase_rotate_failed(round, rc) : rc);
     pthread_mutex_lock(&round->svc->roe_mutex);
-    enum kv_err rc = svc_provider_follow(round->svc, round->fresh_roe->ops->name, &round->info);
+    rc = svc_provider_follow(round->svc, round->fresh_roe->ops->name, &round->info);
     pthread_mutex_unlock(&round->svc->roe_mutex);
     KV_TRY(rc);
     round->batch.state = KV_BATCH_REKEYED;
@@ -277,6 +285,7 @@ static KV_RC destroyed_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
             KV_TRY(record_destroyed(pg, round, job, info));
         }
     }
+    KV_TRY(erase_rotated(pg, round, at, info));
     struct kv_audit_event event = {
         .op = KV_AUDIT_ROOT_CHANGE, .actor_role = "system", .subject = round->batch.new_root, .subject_prefix = "rot"};
     return svc_audit(round->svc, pg, &event, KV_BYTES(NULL, 0), info);

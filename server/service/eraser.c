@@ -214,7 +214,9 @@ static KV_RC may_go_on(struct erase_round *round)
 static KV_RC steps(struct erase_round *round)
 {
     KV_TRY(erase_fence(round));
-    if (kv_id_is_zero(&round->batch.id) && (round->replaces_root || any_in(round, KV_ERASURE_FENCED))) {
+    erase_rotation_turn(round, any_in(round, KV_ERASURE_FENCED));
+    if (kv_id_is_zero(&round->batch.id) &&
+        (round->rotating || round->replaces_root || any_in(round, KV_ERASURE_FENCED))) {
         KV_TRY(may_go_on(round));
         KV_TRY(erase_stage(round));
         KV_TRY(erase_rekey(round));
@@ -254,7 +256,9 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_erasure_count_open(round->pg, &round->info, &open));
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     atomic_store(&round->svc->erasures_open, open);
-    if (open == 0 && batches == 0 && !root_is_unwanted(round->svc, NULL, &round->target)) {
+    KV_TRY(erase_rotation_look(round));
+    bool idle = open == 0 && batches == 0 && !round->rotation_due;
+    if (idle && !root_is_unwanted(round->svc, NULL, &round->target)) {
         KV_TRY(release_fence(round));
         KV_TRY(svc_root_check(round->svc, round->pg, &round->info)); /* nobody else looks while nothing is erased */
         return svc_anchor_follow(round->svc, round->pg, &round->info);
@@ -289,7 +293,7 @@ static void round_done(struct erase_round *round)
     round->batch = (struct kv_store_batch){0};
     round->info = round->put_off_info = (struct kv_errinfo){0};
     round->put_off = KV_OK;
-    round->waiting = round->replaces_root = false;
+    round->waiting = round->replaces_root = round->rotating = false;
     round->target = NULL;
     round->fresh_roe = NULL;
 }

@@ -27,7 +27,7 @@ struct kind {
 static const struct kind kinds[] = {
     {"audit.verify", svc_run_audit_verify, false}, {"erasure.prove", svc_run_erasure_prove, true},
     {"tier.drain", svc_run_drain, true},           {"root.rotate", svc_run_root_rotate, false},
-    {"root.migrate", svc_run_root_migrate, false},
+    {"root.migrate", svc_run_root_migrate, false}, {SVC_KEY_ROTATE, svc_run_key_rotate, false},
 };
 
 static const struct kind *kind_of(const char *name)

@@ -6,7 +6,9 @@
 #define KV_OPERATION_RUN_H
 
 #include "server/service/svc_int.h"
-#include "server/store/store_operation.h"
+#include "server/service/svc_operation.h"
+
+#define SVC_KEY_ROTATE "key.rotate"
 
 struct svc_operation_run {
     struct kv_svc *svc;
@@ -21,9 +23,8 @@ struct svc_operation_run {
  * An error ends the operation, but for KV_E_DB_UNAVAILABLE, KV_E_BUSY and KV_E_TIMEOUT: those are tried again. */
 typedef KV_RC svc_operation_piece(struct svc_operation_run *run);
 svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate, svc_run_root_migrate,
-    svc_run_erasure_prove;
+    svc_run_erasure_prove, svc_run_key_rotate;
 
-struct kv_operation_view;
 struct svc_operation_new {
     const char *kind, *params;         /* JSON of ours */
     const struct kv_audit_event *also; /* an entry beside that of the start; NULL: none */
@@ -31,6 +32,11 @@ struct svc_operation_new {
 /* The row, its entries, and the executor's wake-up: what every use case that starts one ends with. */
 KV_RC svc_operation_start(struct kv_call *call, const struct svc_operation_new *asked,
                           struct kv_operation_view *ret_operation);
+/* The same in parts, for one that is told in the transaction of something else: the row's facts with a fresh id, the
+ * row itself, and what comes after the commit. */
+KV_RC svc_operation_fill(struct kv_call *call, const char *kind, const char *params, struct kv_operation_view *view);
+KV_RC svc_operation_insert(struct kv_pg *pg, struct kv_store_operation *row, struct kv_errinfo *info);
+void svc_operation_started(struct kv_svc *svc, const struct kv_store_operation *row);
 
 void *svc_operations_main(void *svc);
 void svc_operations_signal(struct kv_svc *svc);

@@ -21,6 +21,29 @@ bool kv_operation_ended(const struct kv_operation_view *operation)
 
 /* --- starting ---------------------------------------------------------------------------------------------------- */
 
+KV_RC svc_operation_fill(struct kv_call *call, const char *kind, const char *params, struct kv_operation_view *view)
+{
+    view->row = (struct kv_store_operation){.tenant = call->who.tenant,
+                                            .created_by = call->who.key,
+                                            .instance = call->svc->instance,
+                                            .created_us = call->svc->env->realtime_us(call->svc->env->ctx)};
+    snprintf(view->row.kind, sizeof view->row.kind, "%s", kind);
+    snprintf(view->row.params, sizeof view->row.params, "%s", params);
+    return kv_id_new(call->svc->env, &view->row.id);
+}
+
+KV_RC svc_operation_insert(struct kv_pg *pg, struct kv_store_operation *row, struct kv_errinfo *info)
+{
+    KV_TRY(kv_store_operation_insert(pg, row, (uint64_t)KV_MAX_OPERATIONS_OPEN, info));
+    return kv_store_operation_get(pg, &row->id, info, row);
+}
+
+void svc_operation_started(struct kv_svc *svc, const struct kv_store_operation *row)
+{
+    svc_operation_publish(svc, row);
+    svc_operations_signal(svc);
+}
+
 struct start_tx {
     struct kv_call *call;
     struct kv_operation_view *view;
@@ -42,28 +65,18 @@ static KV_RC record(struct kv_call *call, struct kv_pg *pg, enum kv_audit_op op,
 static KV_RC start_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct start_tx *tx = ctx;
-    KV_TRY(kv_store_operation_insert(pg, &tx->view->row, (uint64_t)KV_MAX_OPERATIONS_OPEN, info));
+    KV_TRY(svc_operation_insert(pg, &tx->view->row, info));
     KV_TRY(record(tx->call, pg, KV_AUDIT_OPERATION_START, &tx->view->row, info));
-    if (tx->also != NULL) {
-        KV_TRY(svc_audit(tx->call->svc, pg, tx->also, KV_BYTES(NULL, 0), info));
-    }
-    return kv_store_operation_get(pg, &tx->view->row.id, info, &tx->view->row);
+    return tx->also == NULL ? KV_OK : svc_audit(tx->call->svc, pg, tx->also, KV_BYTES(NULL, 0), info);
 }
 
 KV_RC svc_operation_start(struct kv_call *call, const struct svc_operation_new *asked, struct kv_operation_view *view)
 {
-    view->row = (struct kv_store_operation){.tenant = call->who.tenant,
-                                            .created_by = call->who.key,
-                                            .instance = call->svc->instance,
-                                            .created_us = call->svc->env->realtime_us(call->svc->env->ctx)};
-    snprintf(view->row.kind, sizeof view->row.kind, "%s", asked->kind);
-    snprintf(view->row.params, sizeof view->row.params, "%s", asked->params);
-    KV_TRY(kv_id_new(call->svc->env, &view->row.id));
+    KV_TRY(svc_operation_fill(call, asked->kind, asked->params, view));
     struct start_tx tx = {.call = call, .view = view, .also = asked->also};
     KV_TRY(svc_tx(call, KV_TX_OPERATION_START, start_tx, &tx));
     if (!call->dry_run) {
-        svc_operation_publish(call->svc, &view->row);
-        svc_operations_signal(call->svc);
+        svc_operation_started(call->svc, &view->row);
     }
     return KV_OK;
 }

@@ -17,6 +17,14 @@
 
 #define KV_EXTERNAL_ID_SIZE 257 /* KV_MAX_EXTERNAL_ID_BYTES and NUL */
 
+/* The session's key in the words of SP 800-57; see svc_tenant_key.h. Never a part of it. */
+struct kv_session_key {
+    char state[16];   /* active, suspended, compromised, destroyed */
+    uint32_t version; /* of the tenant's key, in which it was made */
+    bool has_fingerprint;
+    uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES];
+};
+
 struct kv_session_view {
     struct kv_id id, tenant;
     char state[16], class[33], region[64];
@@ -27,6 +35,7 @@ struct kv_session_view {
     uint64_t created_us, updated_us, last_used_us, expires_us, idle_us, pinned_until_us; /* 0: none */
     uint64_t idle_seconds;                                                               /* 0: never idle */
     struct kv_id erasure;                                                                /* of an erased one */
+    struct kv_session_key key;
     bool has_usage;
     struct kv_scope_usage usage;
 };

@@ -81,6 +81,31 @@ static KV_RC apply_policy(struct make_tx *tx, struct kv_errinfo *info)
     return KV_OK;
 }
 
+/* The tenant's first session puts its first key into use. */
+static KV_RC activate_key(struct kv_pg *pg, const struct kv_ktree_store *rows, const struct make_tx *tx,
+                          struct kv_errinfo *info)
+{
+    const struct kv_store_tenant *tenant = &tx->tenant;
+    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
+    if (tenant->next_slot > 0) {
+        return KV_OK;
+    }
+    KV_TRY(kv_ktree_fingerprint(tx->call->svc->tree, rows, &tenant->tree, tenant->directory_slot, true, fingerprint));
+    return kv_store_tenant_key_activate_first(pg, &tenant->id, tx->row.created_us, fingerprint, info);
+}
+
+static KV_RC name_key(struct kv_pg *pg, struct make_tx *tx, struct kv_errinfo *info)
+{
+    struct kv_secret *scope KV_CLEANUP(kv_secret_freep) = NULL;
+    struct kv_store_session_key *key = &tx->row.key;
+    KV_TRY(kv_scope_secret(tx->slot, &tx->row.tenant, &tx->row.id, &scope));
+    KV_TRY(kv_scope_fingerprint(scope, key->fingerprint));
+    key->has_fingerprint = true;
+    key->version = tx->tenant.key_version;
+    key->tenant_state = tx->tenant.state;
+    return kv_store_session_set_fingerprint(pg, &tx->row.id, key->fingerprint, info);
+}
+
 static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, struct make_tx *tx,
                         struct kv_errinfo *info)
 {
@@ -93,8 +118,10 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, str
     KV_TRY(svc_rules_session_quota(pg, &tx->row.tenant, info));
     kv_secret_free(tx->slot);
     tx->slot = NULL;
-    return kv_ktree_slot(tx->call->svc->tree, rows, &tx->row.tree, tx->row.directory_slot, tx->row.slot, true,
-                         &tx->slot);
+    KV_TRY(
+        kv_ktree_slot(tx->call->svc->tree, rows, &tx->row.tree, tx->row.directory_slot, tx->row.slot, true, &tx->slot));
+    KV_TRY(activate_key(pg, rows, tx, info));
+    return name_key(pg, tx, info);
 }
 
 static KV_RC name_row(struct kv_pg *pg, const struct make_tx *tx, const uint8_t hmac[32], struct kv_errinfo *info)

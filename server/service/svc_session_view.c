@@ -11,6 +11,24 @@
 #include <stdio.h>
 #include <string.h>
 
+static const char *key_state(const struct kv_store_session *row)
+{
+    if (row->key.destroyed || row->state == KV_SESSION_ERASED) {
+        return "destroyed";
+    }
+    if (row->key.compromised) {
+        return "compromised";
+    }
+    return row->state == KV_SESSION_ACTIVE && row->key.tenant_state == KV_TENANT_ACTIVE ? "active" : "suspended";
+}
+
+static void key_of(const struct kv_store_session *row, struct kv_session_key *ret_key)
+{
+    *ret_key = (struct kv_session_key){.version = row->key.version, .has_fingerprint = row->key.has_fingerprint};
+    memcpy(ret_key->fingerprint, row->key.fingerprint, sizeof ret_key->fingerprint);
+    snprintf(ret_key->state, sizeof ret_key->state, "%s", key_state(row));
+}
+
 void svc_session_view_of(const struct kv_store_session *row, struct kv_session_view *ret_view)
 {
     *ret_view = (struct kv_session_view){.id = row->id,
@@ -29,6 +47,7 @@ void svc_session_view_of(const struct kv_store_session *row, struct kv_session_v
     snprintf(ret_view->class, sizeof ret_view->class, "%s", row->class);
     snprintf(ret_view->region, sizeof ret_view->region, "%s", row->region);
     svc_model_of_row(row, &ret_view->model);
+    key_of(row, &ret_view->key);
 }
 
 enum kv_err svc_session_lost(struct kv_errinfo *info)

@@ -229,6 +229,7 @@ static KV_RC change(const struct change_tx *wanted, enum kv_tx what)
     KV_TRY(svc_tx(call, what, change_tx, tx));
     if (!call->dry_run) {
         svc_changed(call->svc);
+        svc_views_drop_all(call->svc->views); /* a session's key shows the tenant's state */
     }
     return KV_OK;
 }

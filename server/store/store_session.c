@@ -14,13 +14,21 @@ const char *kv_session_state_name(enum kv_session_state state)
     return state_names[state];
 }
 
-#define SELECT_SESSION                                                                                     \
-    "SELECT s.id, s.tenant_id, s.created_by, coalesce(c.id, s.erasure_id), s.slot, t.directory_slot,"      \
-    " coalesce(t.tree_id, t.id), " KV_SESSION_STATE ", s.model_id, s.model_revision, s.model_fingerprint," \
-    " s.created_at, coalesce(c.revocation_seq, s.revoked_seq, 0), s.rev, s.class, s.region,"               \
-    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until," \
-    " CASE WHEN c.id IS NULL THEN s.external_sealed END, " KV_PG_LABELS(                                   \
-        "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") " FROM session s" KV_SESSION_CUT
+#define SELECT_SESSION                                                                                              \
+    "SELECT s.id, s.tenant_id, s.created_by, coalesce(c.id, s.erasure_id), s.slot, t.directory_slot,"               \
+    " coalesce(t.tree_id, t.id), " KV_SESSION_STATE ", s.model_id, s.model_revision, s.model_fingerprint,"          \
+    " s.created_at, coalesce(c.revocation_seq, s.revoked_seq, 0), s.rev, s.class, s.region,"                        \
+    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until,"          \
+    " CASE WHEN c.id IS NULL THEN s.external_sealed END, " KV_PG_LABELS(                                            \
+        "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") ", t.state, s.key_version, s.key_fingerprint IS NOT " \
+                                                              "NULL,"                                               \
+                                                              " s.key_fingerprint, coalesce(x.destroyed_at IS NOT " \
+                                                              "NULL, false), k.compromised_at IS NOT NULL FROM "    \
+                                                              "session s" KV_SESSION_CUT                            \
+                                                              "JOIN tenant_key k ON k.tenant_id = s.tenant_id AND " \
+                                                              "k.version = s.key_version"                           \
+                                                              " LEFT JOIN erasure x ON x.id = coalesce(c.id, "      \
+                                                              "s.erasure_id) "
 
 static void fill_lifetimes(struct kv_pg_row *row, struct kv_store_session *session)
 {
@@ -30,6 +38,19 @@ static void fill_lifetimes(struct kv_pg_row *row, struct kv_store_session *sessi
     session->idle_seconds = kv_pg_get_u64(row);
     session->idle_us = kv_pg_get_time(row);
     session->pinned_until_us = kv_pg_get_time(row);
+}
+
+static KV_RC fill_key(struct kv_pg_row *row, struct kv_store_session_key *key)
+{
+    char tenant_state[16];
+    kv_pg_get_text(row, tenant_state, sizeof tenant_state);
+    key->version = kv_pg_get_u32(row);
+    key->has_fingerprint = kv_pg_get_bool(row);
+    kv_pg_get_raw(row, key->fingerprint, sizeof key->fingerprint);
+    key->destroyed = kv_pg_get_bool(row);
+    key->compromised = kv_pg_get_bool(row);
+    row->failed = row->failed || !kv_tenant_state_parse(tenant_state, &key->tenant_state);
+    return KV_OK;
 }
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
@@ -59,11 +80,11 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
         memcpy(session->external_sealed, sealed.data, session->external_len);
     }
     kv_pg_get_labels(row, &session->labels);
-    return KV_OK;
+    return fill_key(row, &session->key);
 }
 
 struct slots {
-    uint32_t slot, directory_slot;
+    uint32_t slot, directory_slot, key_version;
     struct kv_id tree;
 };
 
@@ -73,6 +94,7 @@ static KV_RC fill_slots(struct kv_pg_row *row, void *ret)
     slots->slot = kv_pg_get_u32(row);
     slots->directory_slot = kv_pg_get_u32(row);
     kv_pg_get_id(row, &slots->tree);
+    slots->key_version = kv_pg_get_u32(row);
     return KV_OK;
 }
 
@@ -94,10 +116,10 @@ static KV_RC explain_no_slot(struct kv_pg *pg, const struct kv_id *id, struct kv
 
 static KV_RC take_slot(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info, struct slots *ret_slots)
 {
-    static const struct kv_pg_query query = {"session_take_slot",
-                                             "UPDATE tenant SET next_slot = next_slot + 1"
-                                             " WHERE id = $1 AND state = 'active' AND next_slot < $2"
-                                             " RETURNING next_slot - 1, directory_slot, coalesce(tree_id, id)"};
+    static const struct kv_pg_query query = {
+        "session_take_slot", "UPDATE tenant SET next_slot = next_slot + 1"
+                             " WHERE id = $1 AND state = 'active' AND next_slot < $2"
+                             " RETURNING next_slot - 1, directory_slot, coalesce(tree_id, id), key_version"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     kv_pg_arg_i32(&args, KV_MAX_TENANT_SLOTS);
@@ -106,20 +128,20 @@ static KV_RC take_slot(struct kv_pg *pg, const struct kv_id *tenant, struct kv_e
     return rc == KV_E_STALE ? explain_no_slot(pg, tenant, info) : rc;
 }
 
-static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session, uint32_t slot,
+static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session, const struct slots *slots,
                         struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
         "session_insert", "INSERT INTO session (id, tenant_id, slot, model_id, model_revision, model_fingerprint,"
-                          " created_at, created_by, class, region, expires_at, idle_seconds, idle_at, labels)"
-                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, 'default'), $10, $11,"
-                          " nullif($12, 0), $13, jsonb_object($14, $15))"};
+                          " created_at, created_by, class, region, expires_at, idle_seconds, idle_at, labels,"
+                          " key_version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, 'default'), $10, $11,"
+                          " nullif($12, 0), $13, jsonb_object($14, $15), $16)"};
     struct kv_pg_labels labels;
     kv_pg_labels_init(&labels, &session->labels);
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &session->id);
     kv_pg_arg_id(&args, &session->tenant);
-    kv_pg_arg_i32(&args, slot);
+    kv_pg_arg_i32(&args, slots->slot);
     kv_pg_arg_text(&args, session->model_id);
     kv_pg_arg_text(&args, session->model_revision);
     kv_pg_arg_text(&args, session->model_fingerprint);
@@ -131,6 +153,7 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session
     kv_pg_arg_u64(&args, session->idle_seconds);
     kv_pg_arg_time_or_null(&args, session->idle_us);
     kv_pg_arg_labels(&args, &labels);
+    kv_pg_arg_i32(&args, slots->key_version);
     uint64_t rows = 0;
     enum kv_err rc = kv_pg_change(pg, &query, &args, info, &rows);
     kv_pg_labels_done(&labels);
@@ -141,11 +164,22 @@ KV_RC kv_store_session_insert(struct kv_pg *pg, struct kv_store_session *session
 {
     struct slots slots = {0};
     KV_TRY(take_slot(pg, &session->tenant, info, &slots));
-    KV_TRY(insert_row(pg, session, slots.slot, info));
+    KV_TRY(insert_row(pg, session, &slots, info));
     session->slot = slots.slot;
     session->directory_slot = slots.directory_slot;
     session->tree = slots.tree;
     return KV_OK;
+}
+
+KV_RC kv_store_session_set_fingerprint(struct kv_pg *pg, const struct kv_id *id,
+                                       const uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES], struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "session_set_fingerprint", "UPDATE session SET key_fingerprint = $2 WHERE id = $1 AND key_fingerprint IS NULL"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, id);
+    kv_pg_arg_raw(&args, fingerprint, KV_KEY_FINGERPRINT_BYTES);
+    return kv_pg_change_one(pg, &query, &args, info, "the session's key has its fingerprint");
 }
 
 static const char *const no_session = "there is no such session";

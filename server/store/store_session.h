@@ -6,6 +6,7 @@
 #define KV_STORE_SESSION_H
 
 #include "server/store/store_tenant.h"
+#include "server/store/store_tenant_key.h"
 
 /*  ACTIVE ── kv_store_erasure_insert ──► ERASING ── kv_store_session_set_erased ──► ERASED
  *     └───────────────────────────────────┴── kv_store_lose_everything ──► LOST */
@@ -20,6 +21,16 @@ const char *kv_session_state_name(enum kv_session_state state);
 
 #define KV_CLASS_SIZE 33
 #define KV_EXTERNAL_SEALED_MAX 512
+
+/* What its key's state follows from, beside its own. */
+struct kv_store_session_key {
+    uint32_t version; /* of the tenant's key, in which it was made */
+    bool has_fingerprint;
+    uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES];
+    bool destroyed;   /* its erasure has destroyed the root */
+    bool compromised; /* somebody said so of that version */
+    enum kv_tenant_state tenant_state;
+};
 
 struct kv_store_session {
     struct kv_id id, tenant;
@@ -41,6 +52,7 @@ struct kv_store_session {
     uint64_t pinned_until_us;
     uint8_t external_sealed[KV_EXTERNAL_SEALED_MAX]; /* the client's own id, under the session's K_meta */
     size_t external_len;                             /* of that; 0: none */
+    struct kv_store_session_key key;
 };
 
 /* A session that went with its whole tenant is so by its slot alone until its row is settled. For statements on
@@ -57,6 +69,9 @@ struct kv_store_session {
  * tenant. KV_E_TENANT_SUSPENDED, or KV_E_INVALID_STATE: the tenant is not active. KV_E_TENANT_FULL past
  * KV_MAX_TENANT_SLOTS. Write. */
 KV_RC kv_store_session_insert(struct kv_pg *pg, struct kv_store_session *session, struct kv_errinfo *info);
+/* Once. KV_E_STALE. Write. */
+KV_RC kv_store_session_set_fingerprint(struct kv_pg *pg, const struct kv_id *id,
+                                       const uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES], struct kv_errinfo *info);
 /* Also erased ones (the caller answers 410). KV_E_NOT_FOUND. */
 KV_RC kv_store_session_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                            struct kv_store_session *ret_session);

@@ -4,6 +4,7 @@
 #include "server/store/store_tenant.h"
 
 #include "server/store/pg_int.h"
+#include "server/store/store_tenant_key.h"
 
 #include <string.h>
 
@@ -26,10 +27,11 @@ bool kv_tenant_state_parse(const char *name, enum kv_tenant_state *ret_state)
     return false;
 }
 
-#define COLUMNS                                                                                                   \
-    "id, name, display_name, state, directory_slot, next_slot, coalesce(system_slot, -1), coalesce(tree_id, id)," \
-    " first_slot, region, rev,"                                                                                   \
-    " created_at, updated_at, suspended_at, suspend_reason_sha256, delete_at, deleted_by, " KV_PG_LABELS("labels")
+#define COLUMNS                                                                                                        \
+    "id, name, display_name, state, directory_slot, next_slot, coalesce(system_slot, -1), coalesce(tree_id, id),"      \
+    " first_slot, region, rev,"                                                                                        \
+    " created_at, updated_at, suspended_at, suspend_reason_sha256, delete_at, deleted_by, key_version, " KV_PG_LABELS( \
+        "labels")
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
 {
@@ -51,6 +53,7 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_text(row, tenant->suspend_reason_sha256, sizeof tenant->suspend_reason_sha256);
     tenant->delete_us = kv_pg_get_time(row);
     kv_pg_get_id(row, &tenant->deleted_by);
+    tenant->key_version = kv_pg_get_u32(row);
     kv_pg_get_labels(row, &tenant->labels);
     return KV_OK;
 }
@@ -123,6 +126,7 @@ KV_RC kv_store_tenant_insert(struct kv_pg *pg, const struct kv_store_tenant *ten
     uint32_t slot = 0;
     KV_TRY(free_directory_slot(pg, info, &slot));
     KV_TRY(insert_row(pg, tenant, slot, info));
+    KV_TRY(kv_store_tenant_key_first(pg, &tenant->id, tenant->created_us, info));
     KV_TRY(take_directory_slot(pg, slot, info));
     *ret_directory_slot = slot;
     return KV_OK;

@@ -39,6 +39,7 @@ struct kv_store_tenant {
     int32_t system_slot;     /* its secret makes the lookup key of external ids; -1: none yet */
     struct kv_id tree;       /* of its keys: its id, or a fresh one after an erasure of all it had */
     uint32_t first_slot;     /* sessions of slots before it went with earlier trees */
+    uint32_t key_version;    /* of its key, see store_tenant_key.h: what sessions are made in */
     char region[KV_REGION_SIZE];
     struct kv_labels labels;
     uint64_t rev;

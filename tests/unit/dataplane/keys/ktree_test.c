@@ -537,13 +537,13 @@ Test(ktree, whole_tree_goes_with_its_place_in_the_directory_and_costs_its_path_a
     cr_assert(adversary_reaches(erased[4]), "control: before, the adversary gets it");
     cr_assert(eq(int, rekey(&target, 1), KV_OK));
     cr_assert(eq(sz, history.updates - before, KV_TREE_LEVELS));
-    struct reached reached = attack(kv_secret_data(root));
+    struct kvt_reached reached = attack(kv_secret_data(root));
     for (size_t i = 0; i < 5; i++) {
-        cr_assert_not(reached_has(&reached, erased[i]), "slot %u", slots[i]);
+        cr_assert_not(kvt_reached_has(&reached, erased[i]), "slot %u", slots[i]);
         cr_assert(eq(int, slot_secret(&tenant, 0, slots[i], true, found), KV_E_SESSION_ERASED));
     }
-    cr_assert(reached_has(&reached, beside) && reached_has(&reached, far));
-    free(reached.secrets);
+    cr_assert(kvt_reached_has(&reached, beside) && kvt_reached_has(&reached, far));
+    kvt_reached_done(&reached);
     cr_assert(eq(int, top_secret(0), KV_E_SESSION_ERASED));
     cr_assert(eq(int, top_secret(1), KV_OK));
     cr_assert(eq(int, top_secret(2 * 64 * 64), KV_E_MISSING), "nobody was ever there");
@@ -564,12 +564,12 @@ Test(ktree, whole_tree_and_slots_of_it_go_in_one_batch_in_any_order)
                                               target_of(&other_tenant, 1, 9),
                                               target_of(&tenant, 0, 5000)};
     cr_assert(eq(int, rekey(targets, 4), KV_OK));
-    struct reached reached = attack(kv_secret_data(root));
+    struct kvt_reached reached = attack(kv_secret_data(root));
     for (size_t i = 0; i < 3; i++) {
-        cr_assert_not(reached_has(&reached, erased[i]), "%zu", i);
+        cr_assert_not(kvt_reached_has(&reached, erased[i]), "%zu", i);
     }
-    cr_assert(reached_has(&reached, live));
-    free(reached.secrets);
+    cr_assert(kvt_reached_has(&reached, live));
+    kvt_reached_done(&reached);
     must_slot(&other_tenant, 1, 10, found);
     cr_assert(memcmp(found, live, 32) == 0);
 }

@@ -227,6 +227,24 @@ Test(service, shows_nothing_from_memory_in_quarantine)
     kvt_svc_done(&rig);
 }
 
+Test(service, shows_at_once_what_a_tenants_change_makes_of_its_sessions)
+{
+    struct kv_tenant_view tenant;
+    kvt_svc_open(&rig);
+    struct kv_id session = kvt_svc_session(&rig.call);
+    struct kv_call operator= kvt_svc_call(&rig, (struct kv_id){0}, KV_ROLE_OPERATOR);
+    read_one(&session);
+    struct svc_view_mark mark = svc_views_mark(rig.svc->views, &session);
+    cr_assert(eq(int, kv_svc_tenant_suspend(&operator, & rig.tenant, NULL, &tenant), KV_OK));
+    cr_assert(not(remembered(&session)));
+    struct kv_session_view stale = {.id = session, .tenant = rig.tenant};
+    svc_views_put(rig.svc->views, &mark, &stale);
+    cr_assert(not(remembered(&session)), "what was read before it is not kept either");
+    read_one(&session);
+    kv_call_done(&operator);
+    kvt_svc_done(&rig);
+}
+
 /* Another instance's change is one that this process does not hear of. */
 Test(service, sees_what_others_change_within_the_time)
 {
