@@ -1,4 +1,4 @@
-/* See bench_engine.h. */
+/* The engine of the benchmarks that move blocks: one pool, calls over the socket, and a lease that is kept. */
 #include "server/bench/bench_engine.h"
 
 #include "dataplane/base/check.h"

@@ -1,4 +1,4 @@
-/* See bench_erase_int.h. */
+/* What `kvrun bench erase` measures on: a server of its own, a tenant, sessions with blocks, and erasing them. */
 #include "server/bench/bench_erase_int.h"
 
 #include "dataplane/base/env.h"
