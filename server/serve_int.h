@@ -36,8 +36,10 @@ struct server {
 /* Folders, sockets, and the lock that keeps a second server out. Nothing in the folder is touched before it is ours. */
 KV_RC serve_choose_places(struct server *server);
 void serve_leave_places(struct server *server);
-/* Keeps a server out of the folder until the descriptor is closed. KV_E_INVALID_STATE: one runs there. */
-KV_RC serve_lock_state(const char *state, const struct kv_env *env, struct kv_errinfo *info, int *ret_fd);
+/* Keeps a server out of the folder until the descriptor is closed; `given` is what its owner calls it.
+ * KV_E_INVALID_STATE: one runs there. */
+KV_RC serve_lock_state(const char *state, const char *given, const struct kv_env *env, struct kv_errinfo *info,
+                       int *ret_fd);
 /* root.path, or where the root lies without it. */
 void serve_root_path(const struct kv_conf *conf, const char *state, char ret_path[KV_CONF_TEXT_SIZE + 16]);
 /* The providers' configuration, as texts of `conf`. */

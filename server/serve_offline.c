@@ -50,7 +50,8 @@ KV_RC serve_offline_open(struct offline *offline, const char *name, uint32_t sta
 {
     offline->lock_fd = -1;
     KV_TRY(find_folder(offline));
-    KV_TRY(offline->alone ? serve_lock_state(offline->state, &kv_env_system, &offline->info, &offline->lock_fd)
+    KV_TRY(offline->alone ? serve_lock_state(offline->state, offline->conf->state_dir, &kv_env_system, &offline->info,
+                                             &offline->lock_fd)
                           : KV_OK);
     KV_TRY(find_database(offline));
     struct kv_pg_conf conf = {.url = offline->url,

@@ -98,7 +98,8 @@ static KV_RC choose_sockets(struct server *server)
 
 /* Before anything in the folder is touched: a second server would take the first one's sockets away. It goes with the
  * process, however that ends. */
-KV_RC serve_lock_state(const char *state, const struct kv_env *env, struct kv_errinfo *info, int *ret_fd)
+KV_RC serve_lock_state(const char *state, const char *given, const struct kv_env *env, struct kv_errinfo *info,
+                       int *ret_fd)
 {
     char path[KV_CONF_TEXT_SIZE + 32];
     snprintf(path, sizeof path, "%.1000s/lock", state);
@@ -117,7 +118,7 @@ KV_RC serve_lock_state(const char *state, const struct kv_env *env, struct kv_er
     if (!locked) {
         close(fd);
         return kv_fail(info, KV_E_INVALID_STATE,
-                       "another kvrun runs on %.60s: stop it, or set state.dir to another folder", state);
+                       "another kvrun runs on %.60s: stop it, or set state.dir to another folder", given);
     }
     *ret_fd = fd;
     return KV_OK;
@@ -136,7 +137,7 @@ KV_RC serve_choose_places(struct server *server)
     if (realpath(conf->state_dir, server->state) == NULL || strlen(server->state) > KV_CONF_TEXT_SIZE - 64) {
         return kv_fail(&server->info, KV_E_CONFIG, "state.dir cannot be resolved, or its path is too long");
     }
-    KV_TRY(serve_lock_state(server->state, server->env, &server->info, &server->lock_fd));
+    KV_TRY(serve_lock_state(server->state, conf->state_dir, server->env, &server->info, &server->lock_fd));
     serve_root_path(conf, server->state, server->root_path);
     snprintf(server->nvme_path, sizeof server->nvme_path, "%.1000s%s",
              conf->nvme_path[0] != '\0' ? conf->nvme_path : server->state, conf->nvme_path[0] != '\0' ? "" : "/nvme");

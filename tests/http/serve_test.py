@@ -132,6 +132,12 @@ class Reload(unittest.TestCase):
 
         return rig.wait_for("the end of the reload", ended)
 
+    def waits(self, number):
+        """Whether a signal to the process was not taken yet."""
+        with open(f"/proc/{self.server.process.pid}/status", encoding="ascii") as status:
+            masks = dict(line.rstrip().split(":\t") for line in status if line.startswith(("SigPnd", "ShdPnd")))
+        return any(int(mask, 16) & (1 << (number - 1)) for mask in masks.values())
+
     def keys(self, lines, event):
         return [line["key"] for line in lines if line["event"] == event]
 
@@ -147,7 +153,8 @@ class Reload(unittest.TestCase):
         self.assertEqual(self.keys(lines, "config-changed"), ["log.level"])
         lines = self.server.log[:]
         self.server.process.send_signal(signal.SIGUSR1)  # an info line, which the level now holds back
-        self.server.call("GET", "/livez")
+        # Of two that wait the kernel hands out SIGHUP first, whichever came first.
+        rig.wait_for("the signal to be taken", lambda: not self.waits(signal.SIGUSR1))
         self.file.write_text("log.level = info\n", encoding="ascii")
         self.server.process.send_signal(signal.SIGHUP)
         rig.wait_for("the level's return", lambda: [x for x in self.server.log[len(lines):] if "config-reloaded" in x])
