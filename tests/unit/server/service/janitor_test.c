@@ -107,7 +107,8 @@ Test(janitor, deletes_operations_whose_time_is_over_and_no_others)
     rig.conf.operation_keep_us = 1;
     kvt_svc_restart(&rig);
     kvt_svc_as(&rig.call, (struct kv_id){0}, KV_ROLE_OPERATOR);
-    cr_assert_eq(kvt_svc_drain(&rig.call), KV_OK, "%s", rig.call.info.text);
+    enum kv_err rc = kvt_svc_drain(&rig.call);
+    cr_assert(rc == KV_OK || rc == KV_E_NOT_FOUND, "its time may be over before anybody looks: %s", rig.call.info.text);
     kvt_svc_restart(&rig);
     for (unsigned i = 0; i < KVT_WAIT_S * 50 && kvt_db_number(&rig, "SELECT count(*) FROM kvrun.operation") > 1; i++) {
         nanosleep(&pause, NULL);
