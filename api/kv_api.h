@@ -21,7 +21,7 @@ enum kv_err {
 #undef KV_LIMIT
 /* The few limits that size arrays must be constant expressions in C17. */
 #define KV_TREE_FANOUT 64
-#define KV_ERASE_BATCH 64
+#define KV_ERASE_BATCH 1024
 
 /* A 128-bit id. On the wire it is a prefix and 26 characters of Crockford base32, see base/id.h. */
 struct kv_id {

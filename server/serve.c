@@ -185,6 +185,8 @@ static KV_RC start_service(struct server *server)
                                   .standby_wait_ns = conf->erase_standby_wait_ms * KV_MS_NS,
                                   .journal_bytes_max = conf->journal_bytes,
                                   .journal_lag_max_ns = conf->audit_max_lag_ms * KV_MS_NS,
+                                  .erase_batch_max = (unsigned)conf->erase_batch_max,
+                                  .erase_batch_window_us = conf->erase_batch_window_ms * 1000,
                                   .operation_keep_us = conf->retention_operations_ms * 1000,
                                   .engine = {.dram_bytes = conf->dram_bytes,
                                              .nvme_path = conf->nvme_bytes == 0 ? NULL : server->nvme_path,

@@ -417,3 +417,59 @@ KV_RC kv_ktree_fingerprint(struct kv_ktree *tree, const struct kv_ktree_store *s
     KV_TRY(walk(tree, store, path, KV_TREE_LEVELS, fill, &secret));
     return tenant_fingerprint(secret, tenant, ret_fingerprint);
 }
+
+/* --- a whole leaf ------------------------------------------------------------------------------------------------- */
+
+static KV_RC children_of(struct ktree_use *use, struct kv_secret **ret_secrets)
+{
+    for (unsigned child = 0; child < KV_TREE_FANOUT; child++) {
+        if (node_has(use->plain, child)) {
+            KV_TRY(node_child(use->plain, child, &ret_secrets[child]));
+        }
+    }
+    return KV_OK;
+}
+
+/* Past the cache: what is wanted is the row as it is now. */
+static KV_RC open_leaf(struct kv_ktree *tree, const struct kv_ktree_store *store, struct ktree_use *use,
+                       const struct tree_step *step, const struct kv_secret *secret, struct kv_secret **ret_secrets)
+{
+    struct kv_node_row row = {0};
+    KV_TRY(store->load(store->ctx, &step->key, &row));
+    const struct node_seal seal = {.cluster = &tree->cluster, .key = &step->key, .id = &row.node_id, .secret = secret};
+    enum kv_err rc = node_open(use->sealer, &seal, KV_BYTES(row.sealed, row.sealed_len), use->plain);
+    node_row_done(&row);
+    KV_TRY(rc);
+    return children_of(use, ret_secrets);
+}
+
+KV_RC kv_ktree_leaf(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
+                    uint32_t directory_slot, uint32_t slot, struct kv_secret **ret_secrets)
+{
+    struct tree_step path[TREE_PATH_NODES];
+    struct kv_secret *secret = NULL, *secrets[KV_TREE_FANOUT] = {0};
+    struct ktree_use use;
+    KV_TRY(tree_path(tenant, directory_slot, slot, path));
+    KV_TRY(ktree_use_begin(tree, &use));
+    enum kv_err rc = kv_secret_copy(kv_secret_data(use.root_secret), NODE_SECRET_BYTES, &secret);
+    for (size_t i = 0; i < TREE_PATH_NODES - 1 && rc == KV_OK; i++) {
+        rc = step_down(tree, store, &use, &path[i], false, &secret);
+    }
+    if (rc == KV_OK) {
+        rc = open_leaf(tree, store, &use, &path[TREE_PATH_NODES - 1], secret, secrets);
+    }
+    kv_secret_free(secret);
+    if (rc == KV_OK) {
+        memcpy(ret_secrets, secrets, sizeof secrets);
+    }
+    /* What was opened under an earlier root is wiped before the call counts as ended: a purge waits for that. */
+    for (unsigned i = 0; rc != KV_OK && i < KV_TREE_FANOUT; i++) {
+        kv_secret_free(secrets[i]);
+    }
+    enum kv_err ended = ktree_use_end(tree, &use);
+    for (unsigned i = 0; rc == KV_OK && ended != KV_OK && i < KV_TREE_FANOUT; i++) {
+        kv_secret_free(secrets[i]);
+        ret_secrets[i] = NULL;
+    }
+    return rc != KV_OK ? rc : ended;
+}

@@ -37,7 +37,7 @@ struct kv_node_row {
     size_t sealed_len;
 };
 
-/* Storage of rows, always inside a transaction of the caller. */
+/* Storage of rows; what writes is always inside a transaction of the caller. */
 struct kv_ktree_store {
     void *ctx;
     KV_RC (*load)(void *ctx, const struct kv_node_key *key, struct kv_node_row *ret_row); /* KV_E_MISSING */
@@ -85,6 +85,11 @@ KV_RC kv_ktree_top(struct kv_ktree *tree, const struct kv_ktree_store *store, ui
 /* Of the secret that is in force. Errors as of kv_ktree_slot; no row of the tenant's own is needed. */
 KV_RC kv_ktree_fingerprint(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
                            uint32_t directory_slot, bool fill, uint8_t ret_fingerprint[KV_FINGERPRINT_BYTES]);
+
+/* All of the leaf that `slot` is in: KV_TREE_FANOUT secrets, the caller's, NULL where one is gone. The way ends as
+ * above; nothing is filled. */
+KV_RC kv_ktree_leaf(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_id *tenant,
+                    uint32_t directory_slot, uint32_t slot, struct kv_secret **ret_secrets);
 
 struct kv_ktree_target {
     struct kv_id tenant; /* the tree, as above */

@@ -47,7 +47,7 @@ static uint8_t *plain_of(const struct rekey *rekey, size_t index)
 
 static size_t find_node(const struct rekey *rekey, const struct kv_node_key *key)
 {
-    for (size_t i = 0; i < rekey->count; i++) {
+    for (size_t i = rekey->count; i-- > 0;) { /* the last ones are the next target's neighbours most often */
         if (tree_key_equal(&rekey->nodes[i].key, key)) {
             return i;
         }
@@ -90,15 +90,23 @@ static KV_RC load_node(struct rekey *rekey, const struct rekey_node *wanted, siz
     return KV_OK;
 }
 
+/* A whole tree's ends at its place in the directory. */
+static KV_RC path_of(const struct kv_ktree_target *target, struct tree_step path[TREE_PATH_NODES], size_t *ret_steps)
+{
+    *ret_steps = target->whole ? KV_TREE_LEVELS : TREE_PATH_NODES;
+    return tree_path(&target->tenant, target->directory_slot, target->whole ? 0 : target->slot, path);
+}
+
 /* Adds the target's path and drops its slot. The path ends early where a child is absent (erased before) or a row is
  * not there (never used): below that there is nothing that a root leads to. Without the top there is no tree. */
 static KV_RC add_target(struct rekey *rekey, const struct kv_ktree_target *target)
 {
     struct tree_step path[TREE_PATH_NODES];
-    KV_TRY(tree_path(&target->tenant, target->directory_slot, target->whole ? 0 : target->slot, path));
+    size_t steps = 0;
+    KV_TRY(path_of(target, path, &steps));
     size_t parent = NO_PARENT;
     unsigned child = 0;
-    for (size_t i = 0; i < (target->whole ? KV_TREE_LEVELS : TREE_PATH_NODES); i++) {
+    for (size_t i = 0; i < steps; i++) {
         size_t index = find_node(rekey, &path[i].key);
         if (index == NO_PARENT) {
             const struct rekey_node wanted = {.key = path[i].key, .parent = parent, .child = child};
@@ -289,6 +297,33 @@ static KV_RC with_memory(struct rekey *rekey, size_t nodes_max, run_fn *fn, cons
     return rc != KV_OK ? rc : ended;
 }
 
+static KV_RC add_keys(struct rekey *seen, const struct kv_ktree_target *target)
+{
+    struct tree_step path[TREE_PATH_NODES];
+    size_t steps = 0;
+    KV_TRY(path_of(target, path, &steps));
+    for (size_t i = 0; i < steps; i++) {
+        if (find_node(seen, &path[i].key) == NO_PARENT) {
+            seen->nodes[seen->count++].key = path[i].key;
+        }
+    }
+    return KV_OK;
+}
+
+/* How many nodes all paths have together, the top included. Locked memory is scarce: neighbours share most of theirs.
+ */
+static KV_RC count_nodes(const struct targets *targets, size_t *ret_nodes)
+{
+    struct rekey seen = {.nodes = kv_alloc_array(targets->count * TREE_PATH_NODES + 1, sizeof(*seen.nodes))};
+    enum kv_err rc = seen.nodes != NULL ? KV_OK : KV_E_NO_MEMORY;
+    for (size_t i = 0; i < targets->count && rc == KV_OK; i++) {
+        rc = add_keys(&seen, &targets->list[i]);
+    }
+    kv_free(seen.nodes);
+    *ret_nodes = seen.count + 1;
+    return rc;
+}
+
 KV_RC kv_ktree_rekey(struct kv_ktree *tree, const struct kv_ktree_store *store, const struct kv_ktree_target *targets,
                      size_t count, const struct kv_id *fresh_id, const struct kv_secret *fresh_secret)
 {
@@ -297,7 +332,9 @@ KV_RC kv_ktree_rekey(struct kv_ktree *tree, const struct kv_ktree_store *store, 
     }
     struct rekey rekey = {.tree = tree, .store = store, .fresh_id = fresh_id, .fresh_secret = fresh_secret};
     const struct targets wanted = {.list = targets, .count = count};
-    return with_memory(&rekey, count * TREE_PATH_NODES + 1, run_targets, &wanted);
+    size_t nodes = 0;
+    KV_TRY(count_nodes(&wanted, &nodes));
+    return with_memory(&rekey, nodes, run_targets, &wanted);
 }
 
 /* The directory's path, the tenant's top, and what so many slots need below it. */

@@ -49,6 +49,7 @@ struct kv_conf {
     char seccomp[KV_CONF_TEXT_SIZE];
     uint64_t instance_lease_ms;
     uint64_t erase_standby_wait_ms;
+    uint64_t erase_batch_window_ms, erase_batch_max;
     uint64_t journal_bytes, audit_max_lag_ms;
     uint64_t retention_operations_ms;
     char log_host[KV_CONF_TEXT_SIZE], log_level[KV_CONF_TEXT_SIZE], log_format[KV_CONF_TEXT_SIZE];

@@ -113,6 +113,9 @@ static void write_own_part(struct kv_buf *out, const struct kv_erasure_view *era
     if (!kv_id_is_zero(&erasure->group)) {
         kv_out_id(out, "group_id", "era", &erasure->group);
     }
+    if (!kv_id_is_zero(&erasure->batch)) {
+        kv_out_id(out, "batch_id", "bat", &erasure->batch);
+    }
     if (!kv_id_is_zero(&erasure->certificate)) {
         kv_out_id(out, "certificate_id", "crt", &erasure->certificate);
     }

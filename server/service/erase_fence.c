@@ -76,27 +76,44 @@ const struct kv_id *erase_subject(const struct kv_store_erasure *job)
     return job->whole_tenant ? &job->tenant : &job->session;
 }
 
-struct job_tx {
+struct fence {
     struct erase_round *round;
     const struct erase_others *others;
-    struct kv_store_erasure *job;
-    struct kv_bytes samples;
+    const struct erase_some *some;
 };
 
 static KV_RC fenced_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
-    struct job_tx *tx = ctx;
-    KV_TRY(kv_store_erasure_set_facts(pg, &tx->job->id, &tx->job->facts, info));
-    KV_TRY(kv_store_erasure_set_samples(pg, &tx->job->id, tx->samples, info));
-    KV_TRY(tx->job->whole_tenant ? kv_store_erasure_set_sessions(pg, tx->job, info) : KV_OK);
-    KV_TRY(erase_record_fenced(pg, tx->round, tx->others, tx->job, info));
-    return kv_store_erasure_advance(pg, &tx->job->id, KV_ERASURE_REQUESTED, KV_ERASURE_FENCED, erase_now_us(tx->round),
-                                    info);
+    const struct fence *fence = ctx;
+    struct erase_round *round = fence->round;
+    const struct kv_store_move move = {
+        .from = KV_ERASURE_REQUESTED, .to = KV_ERASURE_FENCED, .at_us = erase_now_us(round)};
+    struct kv_store_ids ids = erase_ids(round, fence->some);
+    erase_found(round, fence->some);
+    for (size_t i = 0; i < ids.count; i++) {
+        const struct kv_store_erasure *job = &round->jobs[fence->some->places[i]];
+        round->found[i].samples = kv_buf_bytes(&round->held[fence->some->places[i]].framed);
+        KV_TRY(job->whole_tenant ? kv_store_erasure_set_sessions(pg, job, info) : KV_OK);
+    }
+    KV_TRY(kv_store_erasures_set_facts(pg, round->found, ids.count, info));
+    KV_TRY(kv_store_erasures_set_samples(pg, round->found, ids.count, info));
+    KV_TRY(erase_record_fenced(pg, round, fence->others, fence->some, info));
+    return kv_store_erasures_advance(pg, &ids, &move, info);
+}
+
+static KV_RC fence_some(struct erase_round *round, const struct erase_some *some, void *ctx)
+{
+    struct fence fence = {.round = round, .others = ctx, .some = some};
+    KV_TRY(erase_tx(round, KV_TX_ERASE_FENCED, fenced_tx, &fence, NULL));
+    for (size_t i = 0; i < some->count; i++) {
+        erase_moved(round, &round->jobs[some->places[i]], KV_ERASURE_FENCED);
+    }
+    return KV_OK;
 }
 
 /* Nobody uses the session any more and its records are in the log: what there is of it can be written down. */
-static KV_RC fence_job(struct erase_round *round, const struct erase_others *others, struct kv_store_erasure *job,
-                       bool *ret_fenced)
+static KV_RC collect_job(struct erase_round *round, const struct erase_others *others, struct kv_store_erasure *job,
+                         bool *ret_fenced)
 {
     struct kv_buf framed;
     kv_buf_init(&framed, ERASE_SAMPLE_BYTES_MAX);
@@ -109,8 +126,7 @@ static KV_RC fence_job(struct erase_round *round, const struct erase_others *oth
         rc = erase_others_fenced(round, others, job, &framed, ret_fenced);
     }
     if (rc == KV_OK && *ret_fenced) {
-        struct job_tx tx = {.round = round, .others = others, .job = job, .samples = kv_buf_bytes(&framed)};
-        rc = erase_tx(round, KV_TX_ERASE_FENCED, fenced_tx, &tx, NULL);
+        erase_samples_hold(round, job, &framed);
     }
     kv_buf_done(&framed);
     return rc;
@@ -139,6 +155,7 @@ static size_t revoke_requested(struct erase_round *round, bool revoked[KV_ERASE_
 static KV_RC fence_revoked(struct erase_round *round, const bool revoked[KV_ERASE_BATCH], size_t *ret_left)
 {
     struct erase_others *others KV_CLEANUP(kv_freep) = kv_alloc(sizeof *others);
+    struct erase_some ready = {.places = round->places};
     if (others == NULL) {
         return KV_E_NO_MEMORY;
     }
@@ -149,17 +166,22 @@ static KV_RC fence_revoked(struct erase_round *round, const bool revoked[KV_ERAS
             continue;
         }
         bool fenced = false;
-        enum kv_err rc = fence_job(round, others, &round->jobs[i], &fenced);
+        enum kv_err rc = collect_job(round, others, &round->jobs[i], &fenced);
         if (rc == KV_OK && fenced) {
-            erase_moved(round, &round->jobs[i], KV_ERASURE_FENCED);
+            round->places[ready.count++] = i;
         }
         *ret_left += rc == KV_OK && !fenced;
         erase_put_off(round, rc);
         if (rc == KV_E_DB_UNAVAILABLE || rc == KV_E_STALE) {
             return rc;
         }
+        if (round->held_bytes > ERASE_HELD_BYTES_MAX) {
+            KV_TRY(erase_together(round, &ready, fence_some, others));
+            erase_samples_drop(round);
+            ready.count = 0;
+        }
     }
-    return KV_OK;
+    return erase_together(round, &ready, fence_some, others);
 }
 
 /* While others are waited for and nothing else is to be done, a few times here: a round of its own costs more. */

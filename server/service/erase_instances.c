@@ -254,18 +254,29 @@ static struct kv_store_fenced self(const struct erase_round *round)
                                     .at_us = erase_now_us(round)};
 }
 
+/* One whose lease ran out is named for the sessions whose keys it may still have. */
+static KV_RC record_lingering(struct kv_pg *pg, struct erase_round *round, const struct kv_store_fenced *fenced,
+                              const struct erase_some *some, struct kv_errinfo *info)
+{
+    for (size_t i = 0; i < some->count; i++) {
+        const struct kv_store_erasure *job = &round->jobs[some->places[i]];
+        bool lingers = true;
+        KV_TRY(kv_store_instance_lingers(pg, &fenced->instance, erase_subject(job), info, &lingers));
+        KV_TRY(lingers ? kv_store_erasure_fenced_by(pg, &job->id, fenced, info) : KV_OK);
+    }
+    return KV_OK;
+}
+
 KV_RC erase_record_fenced(struct kv_pg *pg, struct erase_round *round, const struct erase_others *others,
-                          const struct kv_store_erasure *job, struct kv_errinfo *info)
+                          const struct erase_some *some, struct kv_errinfo *info)
 {
     struct kv_store_fenced fenced = self(round);
-    KV_TRY(kv_store_erasure_fenced_by(pg, &job->id, &fenced, info));
+    struct kv_store_ids ids = erase_ids(round, some);
+    KV_TRY(kv_store_erasures_fenced_by(pg, &ids, &fenced, info));
     for (size_t i = 0; i < others->count; i++) {
-        bool lingers = true;
         fenced = fenced_of(round, &others->peers[i]);
-        if (fenced.how == KV_FENCED_EXPIRED) {
-            KV_TRY(kv_store_instance_lingers(pg, &fenced.instance, erase_subject(job), info, &lingers));
-        }
-        KV_TRY(lingers ? kv_store_erasure_fenced_by(pg, &job->id, &fenced, info) : KV_OK);
+        KV_TRY(fenced.how == KV_FENCED_EXPIRED ? record_lingering(pg, round, &fenced, some, info)
+                                               : kv_store_erasures_fenced_by(pg, &ids, &fenced, info));
     }
     return KV_OK;
 }

@@ -28,6 +28,19 @@
 #define ERASE_SAMPLES_MAX 8
 #define ERASE_PROVE_MAX 64u /* KV_MAX_PROVE_SAMPLES, as the size of an array */
 #define ERASE_SAMPLE_BYTES_MAX (1024 * 1024)
+#define ERASE_HELD_BYTES_MAX ((size_t)64 << 20) /* of samples in memory at once, and one more */
+
+/* Samples of a job as they are stored: kept here so that they are read once. */
+struct erase_held {
+    bool there;
+    struct kv_buf framed;
+};
+
+/* Some of a round's jobs, by their place in it. */
+struct erase_some {
+    const size_t *places;
+    size_t count;
+};
 
 struct erase_round {
     struct kv_svc *svc;
@@ -37,14 +50,21 @@ struct erase_round {
     bool elsewhere;       /* another instance erases */
     struct kv_id root_id; /* kroot's when the round began */
     struct kv_store_batch batch;
-    struct kv_store_erasure *jobs; /* KV_ERASE_BATCH of them, owned by the eraser thread */
-    size_t job_count;
+    struct kv_store_erasure *jobs; /* KV_ERASE_BATCH of them, owned by the eraser thread, as all arrays here are */
+    struct erase_held *held;       /* of the job at the same place */
+    size_t held_bytes, job_count;
+    size_t *places;                    /* what erase_pick picked */
+    struct kv_id *ids, *more_ids;      /* for statements */
+    struct kv_store_found *found;      /* the same */
+    struct kv_store_revocation *dirty; /* erased, with ciphertext that is still here; 2 * KV_ERASE_BATCH */
+    size_t dirty_count;
     struct kv_secret *fresh;  /* E' between stage and re-key */
     struct kv_buf blob;       /* E', wrapped */
     bool replaces_root;       /* somebody asked for that, also without an erasure */
     const char *target;       /* the provider of the fresh root; NULL: the same as before */
     struct kv_roe *fresh_roe; /* the same, open: between stage and re-key */
     bool waiting;             /* for other instances: the next round comes soon */
+    uint64_t window_ns;       /* until the batch begins that is being gathered; 0: none is */
     bool rotation_due;        /* a tenant's key waits to be rotated */
     bool rotating;            /* the batch that is being made does that, and erases nothing */
     struct kv_id rotation;    /* its operation, from the re-key on */
@@ -67,6 +87,21 @@ KV_RC erase_confirm(struct erase_round *round);
 void erase_moved(const struct erase_round *round, struct kv_store_erasure *job, enum kv_erasure_state state);
 void erase_all_moved(struct erase_round *round, enum kv_erasure_state from, enum kv_erasure_state to);
 
+/* The jobs in a state; good until the next call. */
+struct erase_some erase_pick(struct erase_round *round, enum kv_erasure_state state);
+/* Their ids, in round->ids; good until the next call. */
+struct kv_store_ids erase_ids(struct erase_round *round, const struct erase_some *some);
+/* What was found for them, in round->found, without samples. */
+const struct kv_store_found *erase_found(struct erase_round *round, const struct erase_some *some);
+/* In a transaction: all jobs in `from` go on. */
+KV_RC erase_advance(struct kv_pg *pg, struct erase_round *round, const struct kv_store_move *move,
+                    struct kv_errinfo *info);
+
+/* `fn` for all of them at once; when that fails for what may be one job's own reason, for each alone, and those that
+ * fail then are put off. An error is one that ends the round. */
+typedef KV_RC (*erase_some_fn)(struct erase_round *round, const struct erase_some *some, void *ctx);
+KV_RC erase_together(struct erase_round *round, const struct erase_some *some, erase_some_fn fn, void *ctx);
+
 /* What is here of a session, or of all of a tenant's, that nobody uses any more: counts, and headers of some blocks,
  * each framed with its length, appended to `framed`. */
 KV_RC erase_collect(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
@@ -78,7 +113,7 @@ const struct kv_id *erase_subject(const struct kv_store_erasure *job);
 
 /* Samples as stored: u32 length and header, one after the other. */
 struct erase_samples {
-    struct kv_buf bytes;
+    struct kv_buf bytes;                      /* empty when the round holds them */
     struct kv_bytes headers[ERASE_PROVE_MAX]; /* ERASE_SAMPLES_MAX of an erasure */
     size_t count;
 };
@@ -98,7 +133,7 @@ KV_RC erase_others_fenced(struct erase_round *round, const struct erase_others *
 bool erase_others_purged(const struct erase_others *others, const struct kv_id *root);
 /* In the transaction that says so: who they were, and this instance. */
 KV_RC erase_record_fenced(struct kv_pg *pg, struct erase_round *round, const struct erase_others *others,
-                          const struct kv_store_erasure *job, struct kv_errinfo *info);
+                          const struct erase_some *some, struct kv_errinfo *info);
 KV_RC erase_record_purged(struct kv_pg *pg, struct erase_round *round, const struct erase_others *others,
                           struct kv_errinfo *info);
 /* A little time for others to get further. */
@@ -115,8 +150,9 @@ KV_RC erase_tenant_try(struct erase_round *round, const struct kv_ktree_store *r
 /* The tenant's place in the directory is empty, and no secret beside it opens the top of the tree that hung there. */
 KV_RC erase_tenant_absent(struct erase_round *round, const struct kv_ktree_store *rows,
                           const struct kv_store_erasure *job, struct kv_errinfo *info, bool *ret_absent);
-/* Blocks that are here. Best effort. */
-void erase_tenant_clean(struct erase_round *round, const struct kv_store_erasure *job);
+/* Drops the blocks that are here. */
+KV_RC erase_tenant_clean(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                         uint64_t *ret_blocks);
 
 /* Every step works on the jobs that are in its state and leaves the others alone. */
 KV_RC erase_fence(struct erase_round *round);
@@ -126,7 +162,7 @@ KV_RC erase_standbys(struct erase_round *round);
 KV_RC erase_destroy(struct erase_round *round);
 KV_RC erase_purge(struct erase_round *round);
 KV_RC erase_verify(struct erase_round *round);
-KV_RC erase_certify(struct erase_round *round, struct kv_store_erasure *job);
+KV_RC erase_certify(struct erase_round *round);
 
 /* --- erase_rotate.c: the batch of a rotation goes the same way, from STAGED on */
 KV_RC erase_rotation_look(struct erase_round *round); /* is one due? */
@@ -140,7 +176,11 @@ KV_RC erase_rotate_failed(struct erase_round *round, enum kv_err rc);
 /* In the transaction that says that the old root is gone. */
 KV_RC erase_rotated(struct kv_pg *pg, struct erase_round *round, uint64_t at_us, struct kv_errinfo *info);
 
-KV_RC erase_samples_load(struct erase_round *round, const struct kv_id *erasure, struct erase_samples *ret_samples);
+/* Takes the bytes. What is not held is read again when it is needed. */
+void erase_samples_drop(struct erase_round *round); /* all that is held */
+void erase_samples_hold(struct erase_round *round, const struct kv_store_erasure *job, struct kv_buf *framed);
+KV_RC erase_samples_load(struct erase_round *round, const struct kv_store_erasure *job,
+                         struct erase_samples *ret_samples);
 void erase_samples_done(struct erase_samples *samples);
 /* The sample is of this session and opens under K_block of this slot secret. */
 KV_RC erase_sample_opens(struct kv_bytes header, const struct kv_secret *slot, const struct kv_id *tenant,
@@ -149,13 +189,24 @@ KV_RC erase_sample_opens(struct kv_bytes header, const struct kv_secret *slot, c
 KV_RC erase_samples_try(const struct erase_samples *samples, const struct kv_secret *slot,
                         const struct kv_store_erasure *job, uint32_t *ret_opened);
 
+/* A leaf of the key tree, opened; jobs of one batch are neighbours most often. Ended by erase_leaf_done. */
+struct erase_leaf {
+    bool open;
+    struct kv_id tree;
+    uint32_t directory_slot, first;
+    struct kv_secret *secrets[KV_TREE_FANOUT];
+};
+/* What it shows is what was read: hold kroot FOR SHARE where that must not change. Of a tree that is gone all are. */
+KV_RC erase_leaf_open(struct erase_leaf *leaf, struct kv_svc *svc, const struct kv_ktree_store *rows,
+                      const struct kv_store_erasure *job);
+void erase_leaf_done(struct erase_leaf *leaf);
+
 /* Every key of the slot's leaf, the slot's own among them when it is there. */
 struct erase_tried {
-    uint32_t keys, opened; /* keys that there are; samples that opened under one of them */
+    uint32_t keys, opened; /* keys that were tried; samples that opened under one of them */
     bool absent;           /* the slot itself */
 };
-/* In a transaction that holds kroot FOR SHARE. */
-KV_RC erase_try_leaf(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_erasure *job,
+KV_RC erase_try_leaf(const struct erase_leaf *leaf, const struct kv_store_erasure *job,
                      const struct erase_samples *samples, struct erase_tried *ret_tried);
 
 #endif

@@ -131,6 +131,17 @@ static KV_RC take_control(struct prove *prove)
 
 /* --- trying ------------------------------------------------------------------------------------------------------ */
 
+static KV_RC try_left(struct prove *prove, const struct kv_ktree_store *rows)
+{
+    struct erase_leaf leaf = {.open = false};
+    enum kv_err rc = erase_leaf_open(&leaf, prove->run->svc, rows, &prove->job);
+    for (unsigned i = 0; i < TIERS && rc == KV_OK; i++) {
+        rc = erase_try_leaf(&leaf, &prove->job, &prove->left[i], &prove->tried[i]);
+    }
+    erase_leaf_done(&leaf);
+    return rc;
+}
+
 static KV_RC try_control(struct prove *prove, const struct kv_ktree_store *rows)
 {
     const struct kv_store_session *session = &prove->control;
@@ -161,9 +172,7 @@ static KV_RC prove_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(used);
     struct svc_tree_store store = {.pg = pg, .info = info};
     struct kv_ktree_store rows = svc_tree_store(&store);
-    for (unsigned i = 0; i < TIERS; i++) {
-        KV_TRY(erase_try_leaf(prove->run->svc, &rows, &prove->job, &prove->left[i], &prove->tried[i]));
-    }
+    KV_TRY(try_left(prove, &rows));
     return try_control(prove, &rows);
 }
 

@@ -9,56 +9,92 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/service/svc_entries.h"
 #include "server/store/store_ktree.h"
 
 #include <stdio.h>
 #include <string.h>
 
+/* --- leaves ---------------------------------------------------------------------------------------------------------
+ */
+
+static bool leaf_has(const struct erase_leaf *leaf, const struct kv_store_erasure *job, uint32_t first)
+{
+    return leaf->open && leaf->first == first && leaf->directory_slot == job->directory_slot &&
+           kv_id_equal(&leaf->tree, &job->tree);
+}
+
+KV_RC erase_leaf_open(struct erase_leaf *leaf, struct kv_svc *svc, const struct kv_ktree_store *rows,
+                      const struct kv_store_erasure *job)
+{
+    uint32_t first = job->slot / KV_TREE_FANOUT * KV_TREE_FANOUT;
+    if (leaf_has(leaf, job, first)) {
+        return KV_OK;
+    }
+    erase_leaf_done(leaf);
+    enum kv_err rc = kv_ktree_leaf(svc->tree, rows, &job->tree, job->directory_slot, job->slot, leaf->secrets);
+    KV_TRY(rc == KV_E_SESSION_ERASED ? KV_OK : rc);
+    leaf->open = true;
+    leaf->tree = job->tree;
+    leaf->directory_slot = job->directory_slot;
+    leaf->first = first;
+    return KV_OK;
+}
+
+void erase_leaf_done(struct erase_leaf *leaf)
+{
+    for (size_t i = 0; leaf->open && i < KV_TREE_FANOUT; i++) {
+        kv_secret_free(leaf->secrets[i]);
+    }
+    *leaf = (struct erase_leaf){.open = false};
+}
+
 /* --- STAGED: a fresh root exists beside the old one -------------------------------------------------------------- */
 
 /* The control: the samples open under the key that is about to go. Without it, "they do not open" afterwards would say
  * nothing. */
-static KV_RC control(struct erase_round *round, const struct kv_ktree_store *rows, struct kv_store_erasure *job)
+static KV_RC try_key(struct erase_round *round, const struct kv_ktree_store *rows, struct erase_leaf *leaf,
+                     const struct erase_samples *samples, struct kv_store_erasure *job)
 {
-    struct kv_secret *slot = NULL;
-    struct erase_samples samples;
-    KV_TRY(erase_samples_load(round, &job->id, &samples));
-    enum kv_err rc = KV_OK;
     if (job->whole_tenant) {
-        rc = erase_tenant_try(round, rows, &samples, job, &job->facts.control_opened);
-    } else {
-        rc = kv_ktree_slot(round->svc->tree, rows, &job->tree, job->directory_slot, job->slot, false, &slot);
+        return erase_tenant_try(round, rows, samples, job, &job->facts.control_opened);
     }
-    if (rc == KV_OK && !job->whole_tenant) {
-        rc = erase_samples_try(&samples, slot, job, &job->facts.control_opened);
-    } else if (rc == KV_E_SESSION_ERASED) {
+    const struct kv_secret *slot = leaf->secrets[job->slot - leaf->first];
+    if (slot == NULL) {
         /* All of its tenant went before it. Nothing leads to its key, and no sample can show anything any more. */
         job->facts.samples = job->facts.control_opened = 0;
-        rc = KV_OK;
+        return KV_OK;
     }
-    kv_secret_free(slot);
+    return erase_samples_try(samples, slot, job, &job->facts.control_opened);
+}
+
+static KV_RC control(struct erase_round *round, const struct kv_ktree_store *rows, struct erase_leaf *leaf,
+                     struct kv_store_erasure *job)
+{
+    struct erase_samples samples;
+    KV_TRY(job->whole_tenant ? KV_OK : erase_leaf_open(leaf, round->svc, rows, job));
+    KV_TRY(erase_samples_load(round, job, &samples));
+    enum kv_err rc = try_key(round, rows, leaf, &samples, job);
     erase_samples_done(&samples);
     return rc;
 }
 
-static bool joins(const struct erase_round *round, const struct kv_store_erasure *job)
+/* Those that this batch takes with it. */
+static struct erase_some joining(struct erase_round *round)
 {
-    return job->state == KV_ERASURE_FENCED && !round->rotating;
+    return round->rotating ? (struct erase_some){.count = 0} : erase_pick(round, KV_ERASURE_FENCED);
 }
 
 static KV_RC staged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct erase_round *round = ctx;
+    struct erase_some some = joining(round);
+    struct kv_store_ids ids = erase_ids(round, &some);
+    const struct kv_store_move move = {
+        .from = KV_ERASURE_FENCED, .to = KV_ERASURE_STAGED, .at_us = erase_now_us(round)};
     KV_TRY(kv_store_batch_insert(pg, &round->batch, KV_BYTES(NULL, 0), info));
-    for (size_t i = 0; i < round->job_count; i++) {
-        const struct kv_store_erasure *job = &round->jobs[i];
-        if (joins(round, job)) {
-            KV_TRY(kv_store_erasure_set_batch(pg, &job->id, &round->batch.id, info));
-            KV_TRY(kv_store_erasure_advance(pg, &job->id, KV_ERASURE_FENCED, KV_ERASURE_STAGED, erase_now_us(round),
-                                            info));
-        }
-    }
-    return KV_OK;
+    KV_TRY(kv_store_erasures_set_batch(pg, &ids, &round->batch.id, info));
+    return kv_store_erasures_advance(pg, &ids, &move, info);
 }
 
 static KV_RC make_root(struct erase_round *round, const struct kv_id *leftover)
@@ -103,45 +139,56 @@ static KV_RC stage_root(struct erase_round *round)
     return rc;
 }
 
-struct path_tx {
-    struct erase_round *round;
-    struct kv_store_erasure *job;
-};
-
-static KV_RC path_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+static KV_RC use_root(struct erase_round *round)
 {
-    struct path_tx *tx = ctx;
     struct kv_store_kroot kroot = {0};
-    KV_TRY(kv_store_kroot_share(pg, info, &kroot));
-    enum kv_err rc = svc_root_use(tx->round->svc, &kroot, info);
+    KV_TRY(kv_store_kroot_get(round->pg, &round->info, &kroot));
+    enum kv_err rc = svc_root_use(round->svc, &kroot, &round->info);
     kv_store_kroot_done(&kroot);
-    KV_TRY(rc);
-    struct svc_tree_store store = {.pg = pg, .info = info};
-    struct kv_ktree_store rows = svc_tree_store(&store);
-    rc = control(tx->round, &rows, tx->job);
-    bool told = rc == KV_OK || info->code == rc;
-    return told ? rc : kv_fail(info, rc, "the way to a session's key in the key tree does not open");
+    return rc;
 }
 
-/* A job whose way through the tree is damaged would fail the re-key of all, with a root made and discarded each time.
- * It is left out of this round's batch. */
-static KV_RC leave_out_damaged(struct erase_round *round, size_t *ret_fit)
+static KV_RC check_path(struct erase_round *round, const struct kv_ktree_store *rows, struct erase_leaf *leaf,
+                        struct kv_store_erasure *job)
 {
+    enum kv_err rc = control(round, rows, leaf, job);
+    bool told = rc == KV_OK || round->info.code == rc;
+    return told ? rc : kv_fail(&round->info, rc, "the way to a session's key in the key tree does not open");
+}
+
+/* Whether a job takes part in this round. A fenced one only when its way through the tree is whole, for it would fail
+ * the re-key of all, with a root made and discarded each time; and while the batch is not full: what is left waits. */
+static KV_RC may_stay(struct erase_round *round, const struct kv_ktree_store *rows, struct erase_leaf *leaf,
+                      struct kv_store_erasure *job, size_t *fit, bool *ret_stays)
+{
+    enum kv_err rc = KV_OK;
+    *ret_stays = true;
+    if (job->state == KV_ERASURE_FENCED && *fit < round->svc->conf.erase_batch_max) {
+        rc = check_path(round, rows, leaf, job);
+        *ret_stays = rc == KV_OK;
+        *fit += *ret_stays;
+    } else if (job->state == KV_ERASURE_FENCED) {
+        *ret_stays = false;
+    }
+    erase_put_off(round, rc);
+    return rc == KV_E_DB_UNAVAILABLE ? rc : KV_OK;
+}
+
+/* No transaction: what is read here is read again under kroot by the re-key. */
+static KV_RC choose(struct erase_round *round, struct erase_leaf *leaf, size_t *ret_fit)
+{
+    struct svc_tree_store store = {.pg = round->pg, .info = &round->info};
+    struct kv_ktree_store rows = svc_tree_store(&store);
     size_t fit = 0, kept = 0;
     for (size_t i = 0; i < round->job_count; i++) {
-        struct kv_store_erasure job = round->jobs[i];
-        enum kv_err rc = KV_OK;
-        if (job.state == KV_ERASURE_FENCED) {
-            struct path_tx tx = {.round = round, .job = &round->jobs[i]};
-            rc = erase_tx(round, KV_TX_ERASE_PATH, path_tx, &tx, NULL);
-            fit += rc == KV_OK;
-        }
-        if (rc == KV_E_DB_UNAVAILABLE) {
-            return rc;
-        }
-        erase_put_off(round, rc);
-        if (rc == KV_OK) {
-            round->jobs[kept++] = job;
+        bool stays = false;
+        KV_TRY(may_stay(round, &rows, leaf, &round->jobs[i], &fit, &stays));
+        if (stays) { /* those behind move up; what is held moves with its job */
+            struct erase_held held = round->held[kept];
+            round->jobs[kept] = round->jobs[i];
+            round->held[kept] = round->held[i];
+            round->held[i] = i == kept ? round->held[i] : held;
+            kept++;
         }
     }
     round->job_count = kept;
@@ -149,11 +196,24 @@ static KV_RC leave_out_damaged(struct erase_round *round, size_t *ret_fit)
     return KV_OK;
 }
 
+static KV_RC find_fit(struct erase_round *round, size_t *ret_fit)
+{
+    struct erase_leaf leaf = {.open = false};
+    *ret_fit = 0;
+    if (erase_pick(round, KV_ERASURE_FENCED).count == 0) {
+        return KV_OK;
+    }
+    KV_TRY(use_root(round));
+    enum kv_err rc = choose(round, &leaf, ret_fit);
+    erase_leaf_done(&leaf);
+    return rc;
+}
+
 KV_RC erase_stage(struct erase_round *round)
 {
     struct kv_svc *svc = round->svc;
     size_t fit = 0;
-    KV_TRY(round->rotating ? KV_OK : leave_out_damaged(round, &fit));
+    KV_TRY(round->rotating ? KV_OK : find_fit(round, &fit));
     if (fit == 0 && !round->rotating && !round->replaces_root) {
         return KV_OK;
     }
@@ -167,11 +227,10 @@ KV_RC erase_stage(struct erase_round *round)
     KV_TRY(kv_secret_random(svc->env, 32, &round->fresh));
     KV_TRY(stage_root(round));
     KV_TRY(erase_tx(round, KV_TX_ERASE_STAGED, staged_tx, round, NULL));
-    for (size_t i = 0; i < round->job_count; i++) {
-        if (joins(round, &round->jobs[i])) {
-            round->jobs[i].batch = round->batch.id;
-            erase_moved(round, &round->jobs[i], KV_ERASURE_STAGED);
-        }
+    struct erase_some some = joining(round);
+    for (size_t i = 0; i < some.count; i++) {
+        round->jobs[some.places[i]].batch = round->batch.id;
+        erase_moved(round, &round->jobs[some.places[i]], KV_ERASURE_STAGED);
     }
     ERASE_STEP_FAULT("erase/staged");
     return KV_OK;
@@ -190,26 +249,37 @@ static KV_RC keep_old_top(struct kv_pg *pg, struct erase_round *round, struct kv
     return rc;
 }
 
+static KV_RC control_all(struct erase_round *round, const struct kv_ktree_store *rows, const struct erase_some *some,
+                         struct kv_ktree_target *ret_targets)
+{
+    struct erase_leaf leaf = {.open = false};
+    enum kv_err rc = KV_OK;
+    for (size_t i = 0; i < some->count && rc == KV_OK; i++) {
+        struct kv_store_erasure *job = &round->jobs[some->places[i]];
+        rc = control(round, rows, &leaf, job);
+        ret_targets[i] = (struct kv_ktree_target){
+            .tenant = job->tree, .directory_slot = job->directory_slot, .slot = job->slot, .whole = job->whole_tenant};
+    }
+    erase_leaf_done(&leaf);
+    return rc;
+}
+
 static KV_RC rekey_jobs(struct kv_pg *pg, struct erase_round *round, const struct kv_ktree_store *rows,
                         struct kv_errinfo *info)
 {
-    struct kv_ktree_target targets[KV_ERASE_BATCH];
-    size_t count = 0;
-    for (size_t i = 0; i < round->job_count; i++) {
-        struct kv_store_erasure *job = &round->jobs[i];
-        if (job->state != KV_ERASURE_STAGED) {
-            continue;
-        }
-        KV_TRY(control(round, rows, job));
-        targets[count++] = (struct kv_ktree_target){
-            .tenant = job->tree, .directory_slot = job->directory_slot, .slot = job->slot, .whole = job->whole_tenant};
-        KV_TRY(kv_store_erasure_set_facts(pg, &job->id, &job->facts, info));
-        KV_TRY(
-            kv_store_erasure_advance(pg, &job->id, KV_ERASURE_STAGED, KV_ERASURE_REKEYED, erase_now_us(round), info));
+    struct erase_some some = erase_pick(round, KV_ERASURE_STAGED);
+    struct kv_ktree_target *targets KV_CLEANUP(kv_freep) = kv_alloc_array(some.count + 1, sizeof *targets);
+    const struct kv_store_move move = {
+        .from = KV_ERASURE_STAGED, .to = KV_ERASURE_REKEYED, .at_us = erase_now_us(round)};
+    if (targets == NULL) {
+        return KV_E_NO_MEMORY;
     }
+    KV_TRY(control_all(round, rows, &some, targets));
+    KV_TRY(kv_store_erasures_set_facts(pg, erase_found(round, &some), some.count, info));
+    KV_TRY(erase_advance(pg, round, &move, info));
     return round->rotating
                ? erase_rotate(pg, round, rows, info)
-               : kv_ktree_rekey(round->svc->tree, rows, targets, count, &round->batch.new_root, round->fresh);
+               : kv_ktree_rekey(round->svc->tree, rows, targets, some.count, &round->batch.new_root, round->fresh);
 }
 
 static KV_RC rekey_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
@@ -257,38 +327,48 @@ struct destroy_tx {
     struct kv_roe_receipt receipt;
 };
 
-static KV_RC record_destroyed(struct kv_pg *pg, struct erase_round *round, const struct kv_store_erasure *job,
-                              struct kv_errinfo *info)
+static KV_RC gather_destroyed(struct erase_round *round, struct svc_entries *entries)
 {
-    uint8_t ref[SVC_REF_BYTES];
-    svc_ref(SVC_REF_DESTROY, &job->id, ref);
-    struct kv_audit_event event = {.op = KV_AUDIT_ERASE_DESTROY,
-                                   .tenant = job->tenant,
-                                   .session = job->session,
-                                   .actor_role = "system",
-                                   .subject = job->id,
-                                   .subject_prefix = "era"};
-    return svc_audit(round->svc, pg, &event, KV_BYTES(ref, sizeof ref), info);
+    for (size_t i = 0; i < round->job_count; i++) {
+        const struct kv_store_erasure *job = &round->jobs[i];
+        uint8_t ref[SVC_REF_BYTES];
+        struct kv_audit_event event = {.op = KV_AUDIT_ERASE_DESTROY,
+                                       .tenant = job->tenant,
+                                       .session = job->session,
+                                       .actor_role = "system",
+                                       .subject = job->id,
+                                       .subject_prefix = "era"};
+        if (job->state == KV_ERASURE_REKEYED) {
+            svc_ref(SVC_REF_DESTROY, &job->id, ref);
+            KV_TRY(svc_entries_event(entries, &event, ref));
+        }
+    }
+    struct kv_audit_event event = {
+        .op = KV_AUDIT_ROOT_CHANGE, .actor_role = "system", .subject = round->batch.new_root, .subject_prefix = "rot"};
+    return svc_entries_event(entries, &event, NULL);
+}
+
+static KV_RC record_destroyed(struct kv_pg *pg, struct erase_round *round, struct kv_errinfo *info)
+{
+    struct svc_entries entries;
+    enum kv_err rc = svc_entries_init(&entries, round->svc->env, round->job_count + 1);
+    rc = rc == KV_OK ? gather_destroyed(round, &entries) : rc;
+    rc = rc == KV_OK ? svc_entries_insert(&entries, pg, info) : rc;
+    svc_entries_done(&entries);
+    return rc;
 }
 
 static KV_RC destroyed_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct destroy_tx *tx = ctx;
     struct erase_round *round = tx->round;
-    uint64_t at = tx->receipt.realtime_us;
-    KV_TRY(
-        kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_REKEYED, KV_BATCH_DESTROYED, at, tx->receipt.hash, info));
-    for (size_t i = 0; i < round->job_count; i++) {
-        const struct kv_store_erasure *job = &round->jobs[i];
-        if (job->state == KV_ERASURE_REKEYED) {
-            KV_TRY(kv_store_erasure_advance(pg, &job->id, KV_ERASURE_REKEYED, KV_ERASURE_DESTROYED, at, info));
-            KV_TRY(record_destroyed(pg, round, job, info));
-        }
-    }
-    KV_TRY(erase_rotated(pg, round, at, info));
-    struct kv_audit_event event = {
-        .op = KV_AUDIT_ROOT_CHANGE, .actor_role = "system", .subject = round->batch.new_root, .subject_prefix = "rot"};
-    return svc_audit(round->svc, pg, &event, KV_BYTES(NULL, 0), info);
+    const struct kv_store_move move = {
+        .from = KV_ERASURE_REKEYED, .to = KV_ERASURE_DESTROYED, .at_us = tx->receipt.realtime_us};
+    KV_TRY(kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_REKEYED, KV_BATCH_DESTROYED, move.at_us,
+                                  tx->receipt.hash, info));
+    KV_TRY(erase_advance(pg, round, &move, info));
+    KV_TRY(erase_rotated(pg, round, move.at_us, info));
+    return record_destroyed(pg, round, info);
 }
 
 /* The old root is another provider's: the fresh one is made active first, so that there is never none. */
@@ -351,15 +431,11 @@ static KV_RC purged_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     const struct purged_tx *tx = ctx;
     struct erase_round *round = tx->round;
-    uint64_t at = erase_now_us(round);
+    const struct kv_store_move move = {
+        .from = KV_ERASURE_DESTROYED, .to = KV_ERASURE_PURGED, .at_us = erase_now_us(round)};
     KV_TRY(erase_record_purged(pg, round, tx->others, info));
-    KV_TRY(kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_DESTROYED, KV_BATCH_PURGED, at, NULL, info));
-    for (size_t i = 0; i < round->job_count; i++) {
-        if (round->jobs[i].state == KV_ERASURE_DESTROYED) {
-            KV_TRY(kv_store_erasure_advance(pg, &round->jobs[i].id, KV_ERASURE_DESTROYED, KV_ERASURE_PURGED, at, info));
-        }
-    }
-    return KV_OK;
+    KV_TRY(kv_store_batch_advance(pg, &round->batch.id, KV_BATCH_DESTROYED, KV_BATCH_PURGED, move.at_us, NULL, info));
+    return erase_advance(pg, round, &move, info);
 }
 
 /* Sessions that live keep their block keys: those do not depend on the root's epoch. */

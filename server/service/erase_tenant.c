@@ -196,27 +196,20 @@ KV_RC erase_tenant_absent(struct erase_round *round, const struct kv_ktree_store
 
 /* --- cleaning ---------------------------------------------------------------------------------------------------- */
 
-static KV_RC drop_blocks(struct erase_round *round, const struct kv_store_erasure *job, uint64_t *ret_blocks)
+KV_RC erase_tenant_clean(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                         uint64_t *ret_blocks)
 {
-    const struct kv_store_revocation what = svc_revocation_of(job);
+    struct kv_errinfo info = {0};
     struct kv_id *here KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *here);
     size_t count = 0;
     if (here == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(find_here(round->svc, round->pg, &what, &round->info, here, &count));
+    KV_TRY(find_here(svc, pg, what, &info, here, &count));
     for (size_t i = 0; i < count; i++) {
         uint64_t blocks = 0;
-        KV_TRY(kv_engine_drop_scope(round->svc->engine, &here[i], &blocks));
+        KV_TRY(kv_engine_drop_scope(svc->engine, &here[i], &blocks));
         *ret_blocks += blocks;
     }
     return KV_OK;
-}
-
-void erase_tenant_clean(struct erase_round *round, const struct kv_store_erasure *job)
-{
-    uint64_t blocks = 0;
-    enum kv_err rc = drop_blocks(round, job, &blocks);
-    kv_log(rc == KV_OK ? KV_LOG_INFO : KV_LOG_WARN, "eraser", rc == KV_OK ? "cleaned" : "not-cleaned",
-           KV_FID("tenant", "ten", &job->tenant), KV_FU("blocks", blocks));
 }

@@ -21,6 +21,7 @@
 #define SIGN_MAX 64
 #define TILE_HASHES 256
 #define HOUR_US UINT64_C(3600000000)
+#define PLACE_TRIES 64 /* of KV_OUTBOX_BATCH_MAX entries each */
 #define IDLE_NS (200 * KV_MS_NS)
 
 void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_BYTES])
@@ -273,17 +274,17 @@ static KV_RC integrate_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 
 struct sign_tx {
     struct kv_svc *svc;
-    const struct kv_id *log;
+    const struct kv_id *logs; /* by id: the order of locks */
+    size_t count;
 };
 
-static KV_RC sign_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+static KV_RC sign_log(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info)
 {
-    struct sign_tx *tx = ctx;
     struct kv_store_log *log KV_CLEANUP(kv_freep) = kv_alloc(sizeof *log);
     if (log == NULL) {
         return KV_E_NO_MEMORY;
     }
-    KV_TRY(kv_store_log_lock(pg, tx->log, info, log));
+    KV_TRY(kv_store_log_lock(pg, id, info, log));
     if (log->size == log->signed_size) {
         return KV_OK;
     }
@@ -297,13 +298,21 @@ static KV_RC sign_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     }
     struct kv_buf note;
     kv_buf_init(&note, 16384);
-    enum kv_err rc = kv_checkpoint_sign(&checkpoint, tx->svc->log_key, &note);
+    enum kv_err rc = kv_checkpoint_sign(&checkpoint, svc->log_key, &note);
     if (rc == KV_OK) {
-        rc = kv_store_log_set_note(pg, tx->log, log->size, kv_buf_bytes(&note),
-                                   tx->svc->env->realtime_us(tx->svc->env->ctx), info);
+        rc = kv_store_log_set_note(pg, id, log->size, kv_buf_bytes(&note), svc->env->realtime_us(svc->env->ctx), info);
     }
     kv_buf_done(&note);
     return rc;
+}
+
+static KV_RC sign_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
+{
+    struct sign_tx *tx = ctx;
+    for (size_t i = 0; i < tx->count; i++) {
+        KV_TRY(sign_log(tx->svc, pg, &tx->logs[i], info));
+    }
+    return KV_OK;
 }
 
 static KV_RC sign_heads(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
@@ -311,11 +320,21 @@ static KV_RC sign_heads(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo 
     struct kv_id logs[SIGN_MAX];
     size_t count = 0;
     KV_TRY(kv_store_log_list_unsigned(pg, SIGN_MAX, info, logs, &count));
-    for (size_t i = 0; i < count; i++) {
-        struct sign_tx tx = {.svc = svc, .log = &logs[i]};
-        KV_TRY(kv_pg_tx(pg, KV_TX_SIGN_HEAD, sign_tx, &tx, info, NULL));
+    struct sign_tx tx = {.svc = svc, .logs = logs, .count = count};
+    enum kv_err rc = count == 0 ? KV_OK : kv_pg_tx(pg, KV_TX_SIGN_HEAD, sign_tx, &tx, info, NULL);
+    if (rc != KV_E_CORRUPT || count == 1) {
+        return rc;
     }
-    return KV_OK;
+    enum kv_err worst = KV_OK; /* a log that is damaged keeps no other one from its head */
+    for (size_t i = 0; i < count; i++) {
+        tx = (struct sign_tx){.svc = svc, .logs = &logs[i], .count = 1};
+        rc = kv_pg_tx(pg, KV_TX_SIGN_HEAD, sign_tx, &tx, info, NULL);
+        worst = rc != KV_OK ? rc : worst;
+        if (rc != KV_OK && rc != KV_E_CORRUPT) {
+            break;
+        }
+    }
+    return worst;
 }
 
 static KV_RC sequence_locked(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done)
@@ -345,6 +364,19 @@ KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info
     return rc;
 }
 
+KV_RC svc_place_all(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct integrate_tx tx = {.svc = svc, .done = KV_OUTBOX_BATCH_MAX};
+    enum kv_err rc = KV_OK;
+    pthread_mutex_lock(&svc->sequencer_mutex);
+    for (int tries = 0; tries < PLACE_TRIES && tx.done == KV_OUTBOX_BATCH_MAX && rc == KV_OK; tries++) {
+        rc = kv_pg_tx(pg, KV_TX_INTEGRATE, integrate_tx, &tx, info, NULL);
+        svc_metrics_audit(rc == KV_OK ? tx.done : 0, false, 0);
+    }
+    pthread_mutex_unlock(&svc->sequencer_mutex);
+    return rc;
+}
+
 void *svc_sequencer_main(void *arg)
 {
     struct kv_svc *svc = arg;
@@ -367,77 +399,4 @@ void *svc_sequencer_main(void *arg)
         }
     }
     return NULL;
-}
-
-/* --- proofs ------------------------------------------------------------------------------------------------------ */
-
-struct proof_ctx {
-    struct kv_pg *pg;
-    const struct kv_id *log;
-    struct kv_errinfo *info;
-};
-
-/* Hashes neighbours together until one is left; `count` is a power of two. */
-static KV_RC fold(uint8_t *hashes, size_t count, struct kv_hash *ret_hash)
-{
-    struct kv_hash left, right;
-    for (; count > 1; count /= 2) {
-        for (size_t i = 0; i < count / 2; i++) {
-            memcpy(left.b, hashes + 2 * i * sizeof left.b, sizeof left.b);
-            memcpy(right.b, hashes + (2 * i + 1) * sizeof left.b, sizeof right.b);
-            struct kv_hash parent;
-            KV_TRY(kv_merkle_node(&left, &right, &parent));
-            memcpy(hashes + i * sizeof left.b, parent.b, sizeof parent.b);
-        }
-    }
-    memcpy(ret_hash->b, hashes, sizeof ret_hash->b);
-    return KV_OK;
-}
-
-static KV_RC fetch_subtree(void *ctx, unsigned level, uint64_t index, struct kv_hash *ret_hash)
-{
-    struct proof_ctx *proof = ctx;
-    uint8_t hashes[KV_TILE_BYTES_MAX];
-    size_t count = (size_t)1 << level % 8;
-    uint64_t first = index << level % 8;
-    if (level < 8) {
-        KV_TRY(kv_store_leaf_hashes(proof->pg, proof->log, first, count, proof->info, hashes));
-        return fold(hashes, count, ret_hash);
-    }
-    size_t len = 0, offset = (size_t)(first % TILE_HASHES) * sizeof ret_hash->b;
-    KV_TRY(kv_store_tile_get(proof->pg, proof->log, level / 8, first / TILE_HASHES, proof->info, hashes, &len));
-    if (offset + count * sizeof ret_hash->b > len) {
-        return kv_fail(proof->info, KV_E_CORRUPT, "a tile of the audit log is shorter than the tree says");
-    }
-    return fold(hashes + offset, count, ret_hash);
-}
-
-KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
-                          struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count)
-{
-    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
-    return kv_merkle_inclusion(fetch_subtree, &proof, index, size, ret_proof, ret_count);
-}
-
-KV_RC svc_consistency_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t from, uint64_t to,
-                            struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count)
-{
-    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
-    return kv_merkle_consistency(fetch_subtree, &proof, from, to, ret_proof, ret_count);
-}
-
-KV_RC svc_log_frontier(struct kv_pg *pg, const struct kv_id *log, uint64_t size, struct kv_errinfo *info,
-                       struct kv_frontier *ret_frontier)
-{
-    struct proof_ctx proof = {.pg = pg, .log = log, .info = info};
-    struct kv_frontier frontier = {0};
-    unsigned count = 0;
-    for (unsigned level = KV_MERKLE_DEPTH_MAX; level-- > 0;) {
-        if ((size >> level & 1) != 0) {
-            KV_TRY(fetch_subtree(&proof, level, frontier.size >> level, &frontier.hashes[count++]));
-            frontier.size += UINT64_C(1) << level;
-        }
-    }
-    *ret_frontier = frontier;
-    return KV_OK;
 }

@@ -390,6 +390,7 @@ KV_RC kv_svc_start(const struct kv_svc_conf *conf, struct kv_errinfo *info, stru
         return KV_E_NO_MEMORY;
     }
     svc->conf = *conf;
+    svc->conf.erase_batch_max = conf->erase_batch_max == 0 ? KV_ERASE_BATCH : conf->erase_batch_max;
     svc->env = conf->env;
     svc->started_us = conf->env->realtime_us(conf->env->ctx);
     svc->fd_listener = svc->fd_stop = svc->listener_stop = -1;

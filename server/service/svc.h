@@ -36,7 +36,9 @@ struct kv_svc_conf {
     uint64_t
         standby_wait_ns; /* how long an erasure waits for standbys of the database before it destroys; 0: not at all */
     uint64_t journal_bytes_max, journal_lag_max_ns;
-    uint64_t operation_keep_us;   /* how long an operation that ended can be looked at */
+    unsigned erase_batch_max;       /* erasures that share a re-key; 0: KV_ERASE_BATCH */
+    uint64_t erase_batch_window_us; /* how long a batch waits for more after its first */
+    uint64_t operation_keep_us;     /* how long an operation that ended can be looked at */
     unsigned tenant_labels;       /* how many tenants have a label of their own in metrics; 0: no families by tenant */
     struct kv_engine_conf engine; /* keyring and sink are filled in by the service */
     const struct kv_env *env;

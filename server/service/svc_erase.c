@@ -62,6 +62,7 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
                                          .scope = row->whole_tenant ? KV_SCOPE_TENANT : KV_SCOPE_SESSION,
                                          .session = row->session,
                                          .group = row->group,
+                                         .batch = row->batch,
                                          .state = row->state,
                                          .claim = svc_erase_claim(row->state),
                                          .requested_us = row->at_us[KV_ERASURE_REQUESTED],

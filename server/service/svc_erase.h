@@ -39,6 +39,7 @@ struct kv_erasure_view {
     struct kv_id session;        /* SESSION */
     struct kv_id group;          /* the group that it belongs to, or zero */
     bool one_step;               /* TENANT: one certificate for all; a group's members have one each */
+    struct kv_id batch;          /* those that share its change of the root; zero: in none yet */
     struct kv_id certificate;    /* of what is certified by one; zero: none */
     enum kv_erasure_state state; /* of a group: the one that every session reached */
     const char *claim;           /* what may honestly be said in this state; static text */

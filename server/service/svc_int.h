@@ -400,6 +400,9 @@ KV_RC svc_audit_entry(const struct kv_env *env, struct kv_pg *pg, const struct k
                       struct kv_bytes ref, struct kv_errinfo *info);
 /* Ships the journal, integrates the outbox, signs heads. Thread: any, one at a time. */
 KV_RC svc_sequence(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, size_t *ret_done);
+/* Gives every entry that waits its place, and signs nothing. Thread: any. */
+KV_RC svc_place_all(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* --- svc_proof.c */
 KV_RC svc_inclusion_proof(struct kv_pg *pg, const struct kv_id *log, uint64_t index, uint64_t size,
                           struct kv_errinfo *info, struct kv_hash *ret_proof, size_t *ret_count);
 /* The right edge of the tree of the first `size` entries, from what is stored of it. */

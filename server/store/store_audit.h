@@ -57,6 +57,15 @@ KV_RC kv_store_log_list_unsigned(struct kv_pg *pg, size_t max, struct kv_errinfo
 KV_RC kv_store_outbox_insert(struct kv_pg *pg, const struct kv_id *log, struct kv_bytes entry, struct kv_bytes ref,
                              uint64_t at_us, struct kv_errinfo *info);
 
+struct kv_store_outbox_new {
+    struct kv_id log;
+    struct kv_bytes entry, ref; /* borrowed; ref may be empty */
+    uint64_t at_us;
+};
+/* The same of many, in their order. Write. */
+KV_RC kv_store_outbox_insert_many(struct kv_pg *pg, const struct kv_store_outbox_new *rows, size_t count,
+                                  struct kv_errinfo *info);
+
 struct kv_store_outbox_row {
     int64_t id;
     struct kv_id log;
@@ -98,6 +107,14 @@ KV_RC kv_store_leaf_hashes(struct kv_pg *pg, const struct kv_id *log, uint64_t f
 /* The lowest place with this ref. KV_E_MISSING: not sequenced yet, or never. */
 KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_bytes ref, struct kv_errinfo *info,
                          uint64_t *ret_idx);
+/* Of `count` refs of `ref_len` bytes, one after the other, at most KV_OUTBOX_BATCH_MAX; KV_E_MISSING unless all have
+ * one. */
+struct kv_store_refs {
+    const uint8_t *refs; /* borrowed */
+    size_t ref_len, count;
+};
+KV_RC kv_store_leaves_find(struct kv_pg *pg, const struct kv_id *log, const struct kv_store_refs *refs,
+                           struct kv_errinfo *info, uint64_t *ret_places);
 
 struct kv_store_entry {
     uint64_t idx;

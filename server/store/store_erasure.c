@@ -1,9 +1,7 @@
 /*
  * Erasure jobs: the request, the walk through the states, what was found on the way.
  */
-#include "server/store/store_erasure.h"
-
-#include "server/store/pg_int.h"
+#include "server/store/store_erasure_int.h"
 
 #include <string.h>
 
@@ -16,18 +14,6 @@ const char *kv_erasure_state_name(enum kv_erasure_state state)
 {
     return state_names[state];
 }
-
-#define SELECT_ERASURE                                                                                               \
-    "SELECT id, tenant_id, session_id, slot, directory_slot, state, basis, reason_sha256, requested_by,"             \
-    " requested_role, revocation_seq, batch_id, requested_at, fenced_at, staged_at, rekeyed_at, destroyed_at,"       \
-    " purged_at, verified_at, certified_at, blocked_hold_at, needs_approval_at, quarantined_at,"                     \
-    " block_root IS NOT NULL, coalesce(blocks, 0), coalesce(bytes, 0), coalesce(dram_blocks, 0),"                    \
-    " coalesce(dram_bytes, 0), coalesce(nvme_blocks, 0), coalesce(nvme_bytes, 0), block_root, coalesce(samples, 0)," \
-    " coalesce(control_opened, 0), coalesce(opened_after, 0), coalesce(checks, 0), cert_id,"                         \
-    " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
-    " bundle IS NOT NULL, group_id, reference_sha256,"                                                               \
-    " coalesce((SELECT g.scope FROM erasure_group g WHERE g.id = erasure.group_id), scope), scope = 'tenant',"       \
-    " coalesce(tree_id, tenant_id), coalesce(first_slot, slot), sessions, sessions_root FROM erasure "
 
 static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
 {
@@ -44,7 +30,7 @@ static void fill_facts(struct kv_pg_row *row, struct kv_store_facts *facts)
     facts->checks = kv_pg_get_u32(row);
 }
 
-static KV_RC fill(struct kv_pg_row *row, void *ret)
+KV_RC kv_store_erasure_fill(struct kv_pg_row *row, void *ret)
 {
     struct kv_store_erasure *erasure = ret;
     kv_pg_get_id(row, &erasure->id);
@@ -171,7 +157,7 @@ KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_e
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, id);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = no_erasure};
-    return kv_pg_fetch_one(pg, &one, fill, ret_erasure, info);
+    return kv_pg_fetch_one(pg, &one, kv_store_erasure_fill, ret_erasure, info);
 }
 
 KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *certificate, struct kv_errinfo *info,
@@ -182,7 +168,7 @@ KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *
     kv_pg_arg_id(&args, certificate);
     struct kv_pg_one one = {
         .query = &query, .args = &args, .none = KV_E_NOT_FOUND, .none_text = "there is no such certificate"};
-    return kv_pg_fetch_one(pg, &one, fill, ret_erasure, info);
+    return kv_pg_fetch_one(pg, &one, kv_store_erasure_fill, ret_erasure, info);
 }
 
 static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_pg_args *args, size_t max,
@@ -190,7 +176,7 @@ static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_p
 {
     kv_pg_arg_u64(args, max);
     struct kv_pg_many many = {.query = query, .args = args, .max = max, .size = sizeof ret_list[0]};
-    return kv_pg_fetch_many(pg, &many, fill, ret_list, ret_count, info);
+    return kv_pg_fetch_many(pg, &many, kv_store_erasure_fill, ret_list, ret_count, info);
 }
 
 #define OPEN "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified')"
@@ -206,12 +192,30 @@ KV_RC kv_store_erasure_list_open(struct kv_pg *pg, bool verified, size_t max, st
     return list(pg, &query, &args, max, ret_list, ret_count, info);
 }
 
-KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count)
+struct open {
+    uint64_t count, oldest_us;
+};
+
+static KV_RC fill_open(struct kv_pg_row *row, void *ret)
 {
-    static const struct kv_pg_query query = {"erasure_count_open", "SELECT count(*) FROM erasure " OPEN};
+    struct open *open = ret;
+    open->count = kv_pg_get_u64(row);
+    open->oldest_us = kv_pg_get_time(row);
+    return KV_OK;
+}
+
+KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count,
+                                  uint64_t *ret_oldest_us)
+{
+    static const struct kv_pg_query query = {"erasure_count_open",
+                                             "SELECT count(*), min(requested_at) FROM erasure " OPEN};
     struct kv_pg_args args = {0};
+    struct open open = {0};
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};
-    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
+    KV_TRY(kv_pg_fetch_one(pg, &one, fill_open, &open, info));
+    *ret_count = open.count;
+    *ret_oldest_us = open.oldest_us;
+    return KV_OK;
 }
 
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
@@ -245,7 +249,8 @@ KV_RC kv_store_erasure_page(struct kv_pg *pg, const struct kv_store_erasure_filt
     kv_pg_arg_text_or_null(&args, filter->state);
     kv_pg_arg_bool(&args, filter->alone);
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
-                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
+                            &(struct kv_pg_paged){kv_store_erasure_fill, sizeof ret_list[0], ret_list, ret_count},
+                            info);
 }
 
 #define LIST_CERTIFIED                                                                                      \
@@ -266,12 +271,13 @@ KV_RC kv_store_erasure_page_certified(struct kv_pg *pg, const struct kv_store_ce
     kv_pg_arg_time_or_null(&args, filter->to_us);
     kv_pg_arg_id_or_null(&args, &filter->group);
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
-                            &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
+                            &(struct kv_pg_paged){kv_store_erasure_fill, sizeof ret_list[0], ret_list, ret_count},
+                            info);
 }
 
 /* ---- the walk ---- */
 
-static bool is_arrow(enum kv_erasure_state from, enum kv_erasure_state to)
+bool kv_store_erasure_is_arrow(enum kv_erasure_state from, enum kv_erasure_state to)
 {
     if (to == KV_ERASURE_QUARANTINED) {
         return from != KV_ERASURE_CERTIFIED && from != KV_ERASURE_QUARANTINED;
@@ -288,78 +294,29 @@ static bool is_arrow(enum kv_erasure_state from, enum kv_erasure_state to)
 KV_RC kv_store_erasure_advance(struct kv_pg *pg, const struct kv_id *id, enum kv_erasure_state from,
                                enum kv_erasure_state to, uint64_t at_us, struct kv_errinfo *info)
 {
-    /* requested_at stays the time of the request, also for one that waited for a hold to end. The samples go with the
-     * certificate. */
-    static const struct kv_pg_query query = {
-        "erasure_advance",
-        "UPDATE erasure SET state = $3, fenced_at = CASE WHEN $3 = 'fenced' THEN $4 ELSE fenced_at END,"
-        " staged_at = CASE WHEN $3 = 'staged' THEN $4 ELSE staged_at END,"
-        " rekeyed_at = CASE WHEN $3 = 'rekeyed' THEN $4 ELSE rekeyed_at END,"
-        " destroyed_at = CASE WHEN $3 = 'destroyed' THEN $4 ELSE destroyed_at END,"
-        " purged_at = CASE WHEN $3 = 'purged' THEN $4 ELSE purged_at END,"
-        " verified_at = CASE WHEN $3 = 'verified' THEN $4 ELSE verified_at END,"
-        " certified_at = CASE WHEN $3 = 'certified' THEN $4 ELSE certified_at END,"
-        " quarantined_at = CASE WHEN $3 = 'quarantined' THEN $4 ELSE quarantined_at END,"
-        " sample_headers = CASE WHEN $3 IN ('verified', 'certified') THEN NULL ELSE sample_headers END"
-        " WHERE id = $1 AND state = $2"};
-    if (!is_arrow(from, to)) {
-        return kv_fail(info, KV_E_INVALID_REQUEST, "an erasure does not go from %s to %s", state_names[from],
-                       state_names[to]);
-    }
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, id);
-    kv_pg_arg_text(&args, state_names[from]);
-    kv_pg_arg_text(&args, state_names[to]);
-    kv_pg_arg_time(&args, at_us);
-    return kv_pg_change_one(pg, &query, &args, info, "the erasure is not in the state that was seen");
+    const struct kv_store_ids one = {.ids = id, .count = 1};
+    return kv_store_erasures_advance(pg, &one, &(struct kv_store_move){.from = from, .to = to, .at_us = at_us}, info);
 }
 
 KV_RC kv_store_erasure_set_batch(struct kv_pg *pg, const struct kv_id *id, const struct kv_id *batch,
                                  struct kv_errinfo *info)
 {
-    static const struct kv_pg_query query = {
-        "erasure_set_batch",
-        "UPDATE erasure SET batch_id = $2 WHERE id = $1 AND state IN ('requested', 'fenced', 'staged')"};
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, id);
-    kv_pg_arg_id_or_null(&args, batch);
-    return kv_pg_change_one(pg, &query, &args, info, "the erasure is past joining a batch");
+    const struct kv_store_ids one = {.ids = id, .count = 1};
+    return kv_store_erasures_set_batch(pg, &one, batch, info);
 }
 
 KV_RC kv_store_erasure_set_facts(struct kv_pg *pg, const struct kv_id *id, const struct kv_store_facts *facts,
                                  struct kv_errinfo *info)
 {
-    static const struct kv_pg_query query = {
-        "erasure_set_facts", "UPDATE erasure SET blocks = $2, bytes = $3, dram_blocks = $4, dram_bytes = $5,"
-                             " nvme_blocks = $6, nvme_bytes = $7, block_root = $8, samples = $9, control_opened = $10,"
-                             " opened_after = $11, checks = $12 WHERE id = $1"
-                             " AND state NOT IN ('verified', 'certified', 'quarantined')"};
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, id);
-    kv_pg_arg_u64(&args, facts->blocks);
-    kv_pg_arg_u64(&args, facts->bytes);
-    kv_pg_arg_u64(&args, facts->dram_blocks);
-    kv_pg_arg_u64(&args, facts->dram_bytes);
-    kv_pg_arg_u64(&args, facts->nvme_blocks);
-    kv_pg_arg_u64(&args, facts->nvme_bytes);
-    kv_pg_arg_raw(&args, facts->block_root, sizeof facts->block_root);
-    kv_pg_arg_i32(&args, facts->samples);
-    kv_pg_arg_i32(&args, facts->control_opened);
-    kv_pg_arg_i32(&args, facts->opened_after);
-    kv_pg_arg_i32(&args, facts->checks);
-    return kv_pg_change_one(pg, &query, &args, info, "what was found for this erasure is frozen");
+    const struct kv_store_found found = {.id = *id, .facts = *facts};
+    return kv_store_erasures_set_facts(pg, &found, 1, info);
 }
 
 KV_RC kv_store_erasure_set_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_bytes samples,
                                    struct kv_errinfo *info)
 {
-    static const struct kv_pg_query query = {"erasure_set_samples",
-                                             "UPDATE erasure SET sample_headers = $2 WHERE id = $1"
-                                             " AND state NOT IN ('verified', 'certified')"};
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, id);
-    kv_pg_arg_raw_or_null(&args, samples.data, samples.len);
-    return kv_pg_change_one(pg, &query, &args, info, "the erasure needs no samples any more");
+    const struct kv_store_found found = {.id = *id, .samples = samples};
+    return kv_store_erasures_set_samples(pg, &found, 1, info);
 }
 
 KV_RC kv_store_erasure_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,

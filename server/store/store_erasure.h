@@ -77,7 +77,9 @@ KV_RC kv_store_erasure_get_by_certificate(struct kv_pg *pg, const struct kv_id *
  * `max`. */
 KV_RC kv_store_erasure_list_open(struct kv_pg *pg, bool verified, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count);
-KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count);
+/* How many there are of those, and when the oldest was asked for (0: none). */
+KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count,
+                                  uint64_t *ret_oldest_us);
 KV_RC kv_store_erasure_list_batch(struct kv_pg *pg, const struct kv_id *batch, size_t max, struct kv_errinfo *info,
                                   struct kv_store_erasure *ret_list, size_t *ret_count);
 
@@ -117,19 +119,6 @@ KV_RC kv_store_erasure_set_samples(struct kv_pg *pg, const struct kv_id *id, str
 KV_RC kv_store_erasure_samples(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                                struct kv_buf *ret_samples); /* KV_E_MISSING */
 
-struct kv_store_certificate {
-    struct kv_id id;
-    struct kv_bytes jws;
-    const char *sha256;          /* hex of SHA-256 of the JWS: becomes the tenant's latest */
-    const char *previous_sha256; /* as kv_store_tenant_certificate_lock said */
-};
-/* Once, in VERIFIED; KV_E_STALE the second time, out of state, or when the tenant's latest is not `previous_sha256`.
- * Write. */
-KV_RC kv_store_erasure_set_certificate(struct kv_pg *pg, const struct kv_id *id,
-                                       const struct kv_store_certificate *certificate, struct kv_errinfo *info);
-/* Once, after the certificate; KV_E_STALE. Advancing to CERTIFIED belongs into the same transaction. Write. */
-KV_RC kv_store_erasure_set_bundle(struct kv_pg *pg, const struct kv_id *id, uint64_t leaf_index, struct kv_bytes bundle,
-                                  struct kv_errinfo *info);
 /* Appended to the caller's buffer. KV_E_MISSING: not there yet. */
 KV_RC kv_store_erasure_jws(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info, struct kv_buf *ret_jws);
 KV_RC kv_store_erasure_bundle(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
@@ -153,6 +142,51 @@ KV_RC kv_store_erasure_set_sessions(struct kv_pg *pg, const struct kv_store_eras
  */
 KV_RC kv_store_erasure_settle(struct kv_pg *pg, size_t max, uint64_t now_us, struct kv_errinfo *info,
                               uint64_t *ret_count);
+
+/* ---- many at once, up to KV_ERASE_BATCH: contracts as above; KV_E_STALE unless all were hit ---- */
+
+struct kv_store_ids {
+    const struct kv_id *ids; /* each once; borrowed */
+    size_t count;
+};
+/* In the order of their revocations. KV_E_NOT_FOUND unless there are all of them. */
+KV_RC kv_store_erasures_get(struct kv_pg *pg, const struct kv_store_ids *ids, struct kv_errinfo *info,
+                            struct kv_store_erasure *ret_list);
+struct kv_store_move {
+    enum kv_erasure_state from, to;
+    uint64_t at_us;
+};
+KV_RC kv_store_erasures_advance(struct kv_pg *pg, const struct kv_store_ids *ids, const struct kv_store_move *move,
+                                struct kv_errinfo *info);
+KV_RC kv_store_erasures_set_batch(struct kv_pg *pg, const struct kv_store_ids *ids, const struct kv_id *batch,
+                                  struct kv_errinfo *info);
+struct kv_store_found {
+    struct kv_id id; /* of the erasure */
+    struct kv_store_facts facts;
+    struct kv_bytes samples;
+};
+KV_RC kv_store_erasures_set_facts(struct kv_pg *pg, const struct kv_store_found *found, size_t count,
+                                  struct kv_errinfo *info);
+KV_RC kv_store_erasures_set_samples(struct kv_pg *pg, const struct kv_store_found *found, size_t count,
+                                    struct kv_errinfo *info);
+struct kv_store_issued {
+    struct kv_id erasure, certificate;
+    struct kv_bytes text;                     /* the signed certificate, or the bundle; borrowed */
+    char previous_sha256[KV_SHA256_HEX_SIZE]; /* of the certificates */
+    uint64_t leaf_index;                      /* of the bundles */
+};
+/* Once, in VERIFIED; KV_E_STALE the second time or out of state. The tenants' chains are moved apart:
+ * kv_store_tenant_certificate_move. Write. */
+KV_RC kv_store_erasures_set_certificates(struct kv_pg *pg, const struct kv_store_issued *issued, size_t count,
+                                         struct kv_errinfo *info);
+/* Once, after the certificates; KV_E_STALE. Advancing to CERTIFIED belongs into the same transaction. Write. */
+KV_RC kv_store_erasures_set_bundles(struct kv_pg *pg, const struct kv_store_issued *issued, size_t count,
+                                    struct kv_errinfo *info);
+/* Into as many initialised buffers, in the order of `ids`. KV_E_MISSING: one has none yet. */
+KV_RC kv_store_erasures_jws(struct kv_pg *pg, const struct kv_store_ids *ids, struct kv_errinfo *info,
+                            struct kv_buf *ret_jws);
+/* ERASING to ERASED; a second time is fine. KV_E_STALE: one was not even erasing. Write. */
+KV_RC kv_store_sessions_set_erased(struct kv_pg *pg, const struct kv_store_ids *sessions, struct kv_errinfo *info);
 
 /* ---- what each instance did ---- */
 
@@ -191,9 +225,11 @@ struct kv_store_fenced {
     enum kv_fenced_how how;
     uint64_t at_us;
 };
-/* The instance uses the session no more. Write. */
+/* The instance uses the sessions no more. Write. */
 KV_RC kv_store_erasure_fenced_by(struct kv_pg *pg, const struct kv_id *erasure, const struct kv_store_fenced *fenced,
                                  struct kv_errinfo *info);
+KV_RC kv_store_erasures_fenced_by(struct kv_pg *pg, const struct kv_store_ids *ids,
+                                  const struct kv_store_fenced *fenced, struct kv_errinfo *info);
 /* The instance holds nothing from before the batch's root; for one that came later that is all there is to say. Write.
  */
 KV_RC kv_store_erasure_purged_by(struct kv_pg *pg, const struct kv_id *batch, const struct kv_store_fenced *purged,

@@ -110,16 +110,7 @@ static void arg_fenced(struct kv_pg_args *args, const struct kv_id *of, const st
 KV_RC kv_store_erasure_fenced_by(struct kv_pg *pg, const struct kv_id *erasure, const struct kv_store_fenced *fenced,
                                  struct kv_errinfo *info)
 {
-    /* The headers went into the erasure's own row. */
-    static const struct kv_pg_query query = {
-        "erasure_fenced_by",
-        "INSERT INTO erasure_instance (erasure_id, instance_id, incarnation, fenced_how, fenced_at)"
-        " VALUES ($1, $2, $3, $4, $5) ON CONFLICT (erasure_id, instance_id) DO UPDATE SET"
-        " fenced_how = excluded.fenced_how, fenced_at = excluded.fenced_at, sample_headers = NULL"};
-    struct kv_pg_args args = {0};
-    uint64_t rows = 0;
-    arg_fenced(&args, erasure, fenced);
-    return kv_pg_change(pg, &query, &args, info, &rows);
+    return kv_store_erasures_fenced_by(pg, &(struct kv_store_ids){.ids = erasure, .count = 1}, fenced, info);
 }
 
 KV_RC kv_store_erasure_purged_by(struct kv_pg *pg, const struct kv_id *batch, const struct kv_store_fenced *purged,

@@ -132,6 +132,31 @@ KV_RC kv_store_leaf_find(struct kv_pg *pg, const struct kv_id *log, struct kv_by
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_idx, info);
 }
 
+KV_RC kv_store_leaves_find(struct kv_pg *pg, const struct kv_id *log, const struct kv_store_refs *refs,
+                           struct kv_errinfo *info, uint64_t *ret_places)
+{
+    static const struct kv_pg_query query = {
+        "leaves_find", "SELECT l.idx FROM unnest($2) WITH ORDINALITY AS wanted (ref, place) CROSS JOIN LATERAL"
+                       " (SELECT idx FROM audit_leaf WHERE log_id = $1 AND ref = wanted.ref ORDER BY idx LIMIT 1) l"
+                       " ORDER BY wanted.place LIMIT $3"};
+    struct kv_pg_array array;
+    struct kv_pg_args args = {0};
+    size_t found = 0;
+    KV_ASSERT(refs->count <= KV_OUTBOX_BATCH_MAX);
+    kv_pg_array_init(&array, KV_PG_ARRAY_BYTEA, refs->count, refs->count * refs->ref_len);
+    for (size_t i = 0; i < refs->count; i++) {
+        kv_pg_array_raw(&array, refs->refs + i * refs->ref_len, refs->ref_len, false);
+    }
+    kv_pg_arg_id(&args, log);
+    kv_pg_arg_array(&args, &array, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_u64(&args, refs->count);
+    struct kv_pg_many many = {.query = &query, .args = &args, .max = refs->count, .size = sizeof ret_places[0]};
+    enum kv_err rc = kv_pg_fetch_many(pg, &many, kv_pg_fill_u64, ret_places, &found, info);
+    kv_pg_array_done(&array);
+    KV_TRY(rc);
+    return found == refs->count ? KV_OK : kv_fail(info, KV_E_MISSING, "an entry has no place in the log yet");
+}
+
 /* ---- entries ---- */
 
 void kv_store_entries_done(struct kv_store_entries *entries)

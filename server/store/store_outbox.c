@@ -21,6 +21,44 @@ KV_RC kv_store_outbox_insert(struct kv_pg *pg, const struct kv_id *log, struct k
     return kv_pg_change(pg, &query, &args, info, &rows);
 }
 
+KV_RC kv_store_outbox_insert_many(struct kv_pg *pg, const struct kv_store_outbox_new *rows, size_t count,
+                                  struct kv_errinfo *info)
+{
+    /* Their numbers are drawn in the order of the places. */
+    static const struct kv_pg_query query = {
+        "outbox_insert_many",
+        "INSERT INTO audit_outbox (log_id, entry, ref, created_at)"
+        " SELECT log_id, entry, ref, timestamptz 'epoch' + at * interval '1 us'"
+        " FROM unnest($1, $2, $3, $4) WITH ORDINALITY AS fresh (log_id, entry, ref, at, place) ORDER BY place"};
+    struct kv_pg_array logs, entries, refs, times;
+    size_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += rows[i].entry.len;
+    }
+    kv_pg_array_init(&logs, KV_PG_ARRAY_BYTEA, count, count * sizeof rows->log.b);
+    kv_pg_array_init(&entries, KV_PG_ARRAY_BYTEA, count, bytes);
+    kv_pg_array_init(&refs, KV_PG_ARRAY_BYTEA, count, count * KV_LOG_REF_BYTES_MAX);
+    kv_pg_array_init(&times, KV_PG_ARRAY_I64, count, count * 8);
+    for (size_t i = 0; i < count; i++) {
+        kv_pg_array_raw(&logs, rows[i].log.b, sizeof rows[i].log.b, false);
+        kv_pg_array_raw(&entries, rows[i].entry.data, rows[i].entry.len, false);
+        kv_pg_array_raw(&refs, rows[i].ref.data, rows[i].ref.len, rows[i].ref.len == 0);
+        kv_pg_array_i64(&times, (int64_t)rows[i].at_us);
+    }
+    struct kv_pg_args args = {0};
+    kv_pg_arg_array(&args, &logs, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &entries, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &refs, KV_PG_ARRAY_BYTEA);
+    kv_pg_arg_array(&args, &times, KV_PG_ARRAY_I64);
+    uint64_t inserted = 0;
+    enum kv_err rc = kv_pg_change(pg, &query, &args, info, &inserted);
+    kv_pg_array_done(&logs);
+    kv_pg_array_done(&entries);
+    kv_pg_array_done(&refs);
+    kv_pg_array_done(&times);
+    return rc;
+}
+
 void kv_store_outbox_done(struct kv_store_outbox *outbox)
 {
     kv_free(outbox->rows);

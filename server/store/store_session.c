@@ -285,12 +285,3 @@ KV_RC kv_store_session_states(struct kv_pg *pg, const struct kv_id *ids, size_t 
     }
     return rc;
 }
-
-KV_RC kv_store_session_set_erased(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info)
-{
-    static const struct kv_pg_query query = {
-        "session_set_erased", "UPDATE session SET state = 'erased' WHERE id = $1 AND state IN ('erasing', 'erased')"};
-    struct kv_pg_args args = {0};
-    kv_pg_arg_id(&args, id);
-    return kv_pg_change_one(pg, &query, &args, info, "the session is not being erased");
-}

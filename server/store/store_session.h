@@ -8,7 +8,7 @@
 #include "server/store/store_tenant.h"
 #include "server/store/store_tenant_key.h"
 
-/*  ACTIVE ── kv_store_erasure_insert ──► ERASING ── kv_store_session_set_erased ──► ERASED
+/*  ACTIVE ── kv_store_erasure_insert ──► ERASING ── kv_store_sessions_set_erased ──► ERASED
  *     └───────────────────────────────────┴── kv_store_lose_everything ──► LOST */
 enum kv_session_state {
     KV_SESSION_ACTIVE = 0,
@@ -132,7 +132,5 @@ KV_RC kv_store_session_count(struct kv_pg *pg, const struct kv_id *tenant, struc
 #define KV_STORE_IDS_MAX 4096
 KV_RC kv_store_session_states(struct kv_pg *pg, const struct kv_id *ids, size_t count, struct kv_errinfo *info,
                               enum kv_session_state *ret_states);
-/* ERASING to ERASED; a second time is fine. KV_E_STALE: it was not even erasing. Write. */
-KV_RC kv_store_session_set_erased(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info);
 
 #endif

@@ -87,9 +87,12 @@ KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, st
                                struct kv_id *ret_ids, size_t *ret_count);
 
 /* Certificates of a tenant form a chain, so issuing one holds the tenant's row: the hash of the latest ("" when none),
- * locked to the end of the transaction. kv_store_erasure_set_certificate moves it on. Write. */
+ * locked to the end of the transaction. kv_store_tenant_certificate_move moves it on. Write. */
 KV_RC kv_store_tenant_certificate_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                                        char ret_previous_sha256[KV_SHA256_HEX_SIZE]);
+/* KV_E_STALE when the latest is not `previous_sha256` ("": none yet). Write. */
+KV_RC kv_store_tenant_certificate_move(struct kv_pg *pg, const struct kv_id *tenant, const char *previous_sha256,
+                                       const char *latest_sha256, struct kv_errinfo *info);
 
 #define KV_API_KID_SIZE 9 /* 8 characters of base62 and NUL */
 

@@ -36,7 +36,7 @@ ERASE_STEPS = ("requested", "fenced", "stage-listed", "stage-create", "staged", 
                "certified")
 ROOT_STEPS = ("create-write", "create-done", "activate", "activated", "destroy-write", "destroy-sync")
 TRANSACTIONS = ("erase-request", "erase-take", "erase-fenced", "erase-staged", "erase-rekey", "erase-destroyed",
-                "erase-purged", "erase-path", "erase-check-slots", "erase-verified", "erase-batch-done", "certificate", "bundle")
+                "erase-purged", "erase-verified", "certificate", "bundle")
 
 ERASE_POINTS = {
     **{f"erase/{step}": 2 for step in ERASE_STEPS},

@@ -479,25 +479,28 @@ Test(ktree, every_erasure_of_a_sequence_stays_erased)
     }
 }
 
-Test(ktree, batch_of_64_with_repeats_and_several_tenants)
+Test(ktree, full_batch_with_repeats_and_several_tenants)
 {
-    struct kv_ktree_target targets[KV_ERASE_BATCH + 1];
+    enum { BATCH = 64 }; /* the attack tries every secret on every row, so a full one would take minutes */
+    struct kv_ktree_target targets[KV_ERASE_BATCH + 1] = {0};
     struct kv_id tenants[4];
-    uint8_t erased[KV_ERASE_BATCH][32], live[4][32], found[32];
+    uint8_t erased[BATCH][32], live[4][32], found[32];
     for (uint32_t t = 0; t < 4; t++) {
         tenants[t] = new_id();
         must_slot(&tenants[t], t * 70, 200000, live[t]);
     }
-    for (uint32_t i = 0; i < KV_ERASE_BATCH; i++) {
+    for (uint32_t i = 0; i < BATCH; i++) {
         uint32_t t = i % 4, slot = (i / 8) * 37; /* Each slot twice. */
         targets[i] = target_of(&tenants[t], t * 70, slot);
         must_slot(&tenants[t], t * 70, slot, erased[i]);
     }
-    targets[KV_ERASE_BATCH] = targets[0];
+    for (uint32_t i = BATCH; i <= KV_ERASE_BATCH; i++) {
+        targets[i] = targets[i % BATCH];
+    }
     cr_assert(eq(int, rekey(targets, KV_ERASE_BATCH + 1), KV_E_LIMIT));
     cr_assert(eq(int, rekey(targets, KV_ERASE_BATCH), KV_OK));
     struct kvt_reached reached = attack(kv_secret_data(root));
-    for (uint32_t i = 0; i < KV_ERASE_BATCH; i++) {
+    for (uint32_t i = 0; i < BATCH; i++) {
         cr_assert_not(kvt_reached_has(&reached, erased[i]), "target %u", i);
         cr_assert(
             eq(int, slot_secret(&tenants[i % 4], (i % 4) * 70, targets[i].slot, false, found), KV_E_SESSION_ERASED));
@@ -585,6 +588,23 @@ Test(ktree, fresh_tree_at_another_place_has_other_secrets)
     cr_assert(eq(int, rekey(&target, 1), KV_OK));
     must_slot(&fresh, 2, 3, found);
     cr_assert(memcmp(found, after, 32) == 0);
+}
+
+Test(ktree, leaf_has_the_secrets_of_its_slots_and_none_of_an_erased_one)
+{
+    struct kv_secret *leaf[KV_TREE_FANOUT] = {0};
+    uint8_t expected[32];
+    must_slot(&tenant, 0, 65, expected);
+    const struct kv_ktree_target target = target_of(&tenant, 0, 66);
+    cr_assert(eq(int, kv_ktree_leaf(tree, &store, &tenant, 0, 4096, leaf), KV_E_MISSING));
+    cr_assert(eq(int, rekey(&target, 1), KV_OK));
+    cr_assert(eq(int, kv_ktree_leaf(tree, &store, &tenant, 0, 70, leaf), KV_OK));
+    for (unsigned i = 0; i < KV_TREE_FANOUT; i++) {
+        cr_assert(eq(int, leaf[i] == NULL, i == 2), "slot %u", 64 + i);
+        kv_secret_free(i == 1 ? NULL : leaf[i]);
+    }
+    cr_assert(eq(int, memcmp(kv_secret_data(leaf[1]), expected, sizeof expected), 0));
+    kv_secret_free(leaf[1]);
 }
 
 Test(ktree, empty_batch_moves_the_tree_under_the_next_root)

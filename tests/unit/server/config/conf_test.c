@@ -117,6 +117,8 @@ static const struct bounds all_bounds[] = {
         315360000000),
     ROW("instance.lease", instance_lease_ms, "1s", "999ms", "1m", "60001ms", 1000, 60000),
     ROW("erase.standby_wait", erase_standby_wait_ms, "0s", "-1s", "10m", "600001ms", 0, 600000),
+    ROW("erase.batch_window", erase_batch_window_ms, "0s", "-1s", "1m", "60001ms", 0, 60000),
+    ROW("erase.batch_max", erase_batch_max, "1", "0", "1024", "1025", 1, 1024),
     ROW("audit.journal_bytes", journal_bytes, "1MiB", "1048575", "1GiB", "1073741825", 1048576, 1073741824),
     ROW("audit.max_lag", audit_max_lag_ms, "1s", "999ms", "1h", "3600001ms", 1000, 3600000),
     ROW("retention.operations", retention_operations_ms, "1m", "59999ms", "365d", "31536000001ms", 60000, 31536000000),

@@ -8,6 +8,7 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -337,35 +338,52 @@ Test(erasure, samples_are_kept_until_verified)
     free(pages);
 }
 
-static struct kv_store_certificate certificate(unsigned number, const char *sha256, const char *previous)
+struct certificate {
+    struct kv_id id;
+    const char *sha256, *previous_sha256;
+};
+
+static struct certificate certificate(unsigned number, const char *sha256, const char *previous)
 {
-    return (struct kv_store_certificate){
-        .id = store_id(number), .jws = KV_BYTES("a.b.c", 5), .sha256 = sha256, .previous_sha256 = previous};
+    return (struct certificate){.id = store_id(number), .sha256 = sha256, .previous_sha256 = previous};
+}
+
+static enum kv_err set_certificate(const struct kv_id *erasure, const struct certificate *certificate)
+{
+    struct kv_store_issued issued = {.erasure = *erasure, .certificate = certificate->id, .text = KV_BYTES("a.b.c", 5)};
+    snprintf(issued.previous_sha256, sizeof issued.previous_sha256, "%s", certificate->previous_sha256);
+    enum kv_err rc = kv_store_erasures_set_certificates(pg, &issued, 1, &info);
+    return rc != KV_OK ? rc
+                       : kv_store_tenant_certificate_move(pg, &tenant, certificate->previous_sha256,
+                                                          certificate->sha256, &info);
+}
+
+static enum kv_err set_bundle(const struct kv_id *erasure, const char *text)
+{
+    struct kv_store_issued issued = {.erasure = *erasure, .text = KV_BYTES(text, strlen(text)), .leaf_index = 9};
+    return kv_store_erasures_set_bundles(pg, &issued, 1, &info);
 }
 
 Test(erasure, certificate_is_issued_once_and_only_when_verified)
 {
     struct kv_store_erasure erasure = walk(session, 200, KV_ERASURE_PURGED), got;
-    struct kv_store_certificate first = certificate(300, SHA, ""), second = certificate(301, SHA2, SHA);
+    struct certificate first = certificate(300, SHA, ""), second = certificate(301, SHA2, SHA);
     struct kv_buf buf;
     kv_buf_init(&buf, 65536);
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &erasure.id, &first, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&erasure.id, &first)), KV_E_STALE));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_PURGED, KV_ERASURE_VERIFIED), KV_OK));
     cr_assert(eq(int, kv_store_erasure_jws(pg, &erasure.id, &info, &buf), KV_E_MISSING));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_VERIFIED, KV_ERASURE_CERTIFIED), KV_E_INVALID_STATE));
-    cr_assert(
-        eq(int, IN_TX(pg, kv_store_erasure_set_bundle(pg, &erasure.id, 9, KV_BYTES("bundle", 6), &info)), KV_E_STALE));
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &erasure.id, &first, &info)), KV_OK), "%s",
-              info.text);
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &erasure.id, &second, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, set_bundle(&erasure.id, "bundle")), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&erasure.id, &first)), KV_OK), "%s", info.text);
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&erasure.id, &second)), KV_E_STALE));
     cr_assert(eq(int, kv_store_erasure_jws(pg, &erasure.id, &info, &buf), KV_OK));
     cr_assert(eq(str, (char *)buf.data, "a.b.c"));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_VERIFIED, KV_ERASURE_CERTIFIED), KV_E_INVALID_STATE));
     kv_buf_reset(&buf);
     cr_assert(eq(int, kv_store_erasure_bundle(pg, &erasure.id, &info, &buf), KV_E_MISSING));
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_bundle(pg, &erasure.id, 9, KV_BYTES("bundle", 6), &info)), KV_OK));
-    cr_assert(
-        eq(int, IN_TX(pg, kv_store_erasure_set_bundle(pg, &erasure.id, 9, KV_BYTES("other", 5), &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, set_bundle(&erasure.id, "bundle")), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, set_bundle(&erasure.id, "other")), KV_E_STALE));
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_VERIFIED, KV_ERASURE_CERTIFIED), KV_OK), "%s", info.text);
     cr_assert(eq(int, kv_store_erasure_bundle(pg, &erasure.id, &info, &buf), KV_OK));
     cr_assert(eq(str, (char *)buf.data, "bundle"));
@@ -382,14 +400,14 @@ Test(erasure, certificates_of_a_tenant_form_one_chain)
 {
     struct kv_id other = store_session(pg, tenant, 101);
     struct kv_store_erasure a = walk(session, 200, KV_ERASURE_VERIFIED), b = walk(other, 210, KV_ERASURE_VERIFIED), got;
-    struct kv_store_certificate first = certificate(300, SHA, ""), fork = certificate(301, SHA2, ""),
-                                second = certificate(301, SHA2, SHA);
+    struct certificate first = certificate(300, SHA, ""), fork = certificate(301, SHA2, ""),
+                       second = certificate(301, SHA2, SHA);
     char previous[KV_SHA256_HEX_SIZE];
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &a.id, &first, &info)), KV_OK));
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &b.id, &fork, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&a.id, &first)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&b.id, &fork)), KV_E_STALE));
     cr_assert(eq(int, IN_TX(pg, kv_store_tenant_certificate_lock(pg, &tenant, &info, previous)), KV_OK));
     cr_assert(eq(str, previous, SHA));
-    cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_certificate(pg, &b.id, &second, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, set_certificate(&b.id, &second)), KV_OK));
     cr_assert(eq(int, kv_store_erasure_get(pg, &b.id, &info, &got), KV_OK));
     cr_assert(eq(str, got.previous_sha256, SHA));
 }
@@ -404,6 +422,49 @@ Test(erasure, quarantine_is_reached_from_anywhere_before_certified_and_left_by_n
     cr_assert(eq(sz, count, 0));
 }
 
+Test(erasure, many_go_on_together_or_not_at_all)
+{
+    struct kv_id ids[3] = {{{0}}}, batch = store_batch(pg, 1000);
+    struct kv_store_erasure list[3];
+    struct kv_store_found found[2] = {0};
+    for (unsigned i = 0; i < 3; i++) {
+        struct kv_id session_id = store_session(pg, tenant, 120 + i);
+        ids[i] = store_erasure_request(pg, tenant, session_id, 230 + i).id;
+    }
+    const struct kv_store_ids two = {.ids = ids, .count = 2}, three = {.ids = ids, .count = 3}, none = {.ids = ids};
+    const struct kv_store_move fence = {.from = KV_ERASURE_REQUESTED, .to = KV_ERASURE_FENCED, .at_us = 1000000};
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_advance(pg, &none, &fence, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_advance(pg, &two, &fence, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_advance(pg, &three, &fence, &info)), KV_E_STALE));
+    cr_assert(eq(int, kv_store_erasures_get(pg, &three, &info, list), KV_OK));
+    cr_assert(eq(int, list[2].state, KV_ERASURE_REQUESTED));
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert(eq(int, list[i].state, KV_ERASURE_FENCED));
+        found[i] = (struct kv_store_found){
+            .id = ids[i], .facts = {.blocks = 7 + i, .nvme_bytes = 9, .samples = 1}, .samples = KV_BYTES("ab", 2 - i)};
+        found[i].facts.block_root[0] = (uint8_t)(1 + i);
+    }
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_facts(pg, found, 2, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_samples(pg, found, 2, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_batch(pg, &three, &batch, &info)), KV_OK));
+    cr_assert(eq(int, kv_store_erasures_get(pg, &two, &info, list), KV_OK));
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert(kv_id_equal(&list[i].batch, &batch));
+        cr_assert(eq(u64, list[i].facts.blocks, 7 + i));
+        cr_assert(eq(u64, list[i].facts.nvme_bytes, 9));
+        cr_assert(eq(u32, list[i].facts.samples, 1));
+        cr_assert(eq(int, list[i].facts.block_root[0], (int)(1 + i)));
+        cr_assert(list[i].has_samples);
+    }
+    ids[1] = store_id(9999);
+    found[1].id = ids[1];
+    cr_assert(eq(int, kv_store_erasures_get(pg, &two, &info, list), KV_E_NOT_FOUND));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_facts(pg, found, 2, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_samples(pg, found, 2, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, kv_store_erasures_set_batch(pg, &two, &batch, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &two, &info)), KV_E_STALE));
+}
+
 Test(erasure, lists_are_bounded_and_in_order)
 {
     struct kv_id batch = store_batch(pg, 1000), none = {{0}};
@@ -414,9 +475,10 @@ Test(erasure, lists_are_bounded_and_in_order)
         struct kv_store_erasure erasure = store_erasure_request(pg, tenant, id, 220 - i);
         cr_assert(eq(int, IN_TX(pg, kv_store_erasure_set_batch(pg, &erasure.id, &batch, &info)), KV_OK));
     }
-    uint64_t open = 0;
-    cr_assert(eq(int, kv_store_erasure_count_open(pg, &info, &open), KV_OK));
+    uint64_t open = 0, oldest_us = 0;
+    cr_assert(eq(int, kv_store_erasure_count_open(pg, &info, &open, &oldest_us), KV_OK));
     cr_assert(eq(u64, open, 3));
+    cr_assert(gt(u64, oldest_us, 0));
     cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 2));
     cr_assert(lt(i64, list[0].revocation_seq, list[1].revocation_seq));

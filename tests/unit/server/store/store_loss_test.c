@@ -37,7 +37,7 @@ Test(loss, takes_sessions_that_live_or_are_being_erased_and_leaves_erased_ones)
     struct kv_id gone = store_session(pg, tenant, 12);
     struct kv_store_erasure open = store_erasure_request(pg, tenant, erasing, 20), row;
     store_erasure_request(pg, tenant, gone, 21);
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &gone, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &(struct kv_store_ids){&gone, 1}, &info)), KV_OK));
     cr_assert(eq(int, kv_store_loss_count(pg, &info, &count), KV_OK));
     cr_assert(eq(u64, count, 2));
     cr_assert(eq(int, IN_TX(pg, kv_store_lose_everything(pg, T0, &info, &count)), KV_OK), "%s", info.text);

@@ -128,7 +128,7 @@ Test(session, states_are_told_in_the_order_asked_unknown_ones_too)
                  c = store_session(pg, tenant, 102);
     store_erasure_request(pg, tenant, b, 200);
     store_erasure_request(pg, tenant, c, 201);
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &c, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &(struct kv_store_ids){&c, 1}, &info)), KV_OK));
     struct kv_id ids[] = {c, store_id(999), a, b, a};
     enum kv_session_state states[5];
     cr_assert(eq(int, kv_store_session_states(pg, ids, 5, &info, states), KV_OK), "%s", info.text);
@@ -158,10 +158,10 @@ Test(session, is_erased_only_from_erasing_and_never_goes_back)
 {
     struct kv_pg *pg = open_store();
     struct kv_id tenant = store_tenant(pg, 5), a = store_session(pg, tenant, 100);
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &a, &info)), KV_E_STALE));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &(struct kv_store_ids){&a, 1}, &info)), KV_E_STALE));
     store_erasure_request(pg, tenant, a, 200);
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &a, &info)), KV_OK));
-    cr_assert(eq(int, IN_TX(pg, kv_store_session_set_erased(pg, &a, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &(struct kv_store_ids){&a, 1}, &info)), KV_OK));
+    cr_assert(eq(int, IN_TX(pg, kv_store_sessions_set_erased(pg, &(struct kv_store_ids){&a, 1}, &info)), KV_OK));
     cr_assert(eq(int, temp_postgres_run(pg, "update session set state = 'active'"), KV_E_INVALID_STATE));
     kv_pg_close(pg);
 }
