@@ -1,7 +1,7 @@
 /*
  * Faults from a seed, for a service in the same process: at any point of the erase path, the store, the provider of the
- * root, the engine, and as a process that is cut off: from one moment on nothing it does has an effect outside of it,
- * which is what the database, the root and the drive see of a kill -9.
+ * root, the engine, and as a process that is cut off: from one moment on nothing is committed, and no root, block or
+ * record is written, which is what the database and the root see of a kill -9 (the nvme tier's index is still written).
  *
  * What happens at the Nth passing of a point follows from seed, name and N alone. Threads may come to different points
  * in another order when a seed is repeated; the faults that each meets are the same.
