@@ -58,13 +58,13 @@ void kv_command_print_json(json_t *object)
 int kv_command_resume_once(struct kv_link *link, struct kv_bench *bench, struct kv_resumed *ret_resumed)
 {
     struct kv_resumed resumed = {.ms = 0};
-    struct kv_client_error error;
+    struct kvrun_error error;
     const char *why = kv_bench_forget(bench);
     if (why != NULL) {
         return kv_command_fail("forget", why);
     }
     double start = kv_bench_now_ms();
-    if (!kv_link_restore(link, bench, &resumed.moved, &error)) {
+    if (!kv_link_restore(link, &resumed.moved, &error)) {
         kv_link_print_error("restore", &error);
         return KV_EXIT_FAILED;
     }
@@ -94,7 +94,7 @@ const char *kv_command_word(bool same)
 void kv_command_print_resumed(const char *tier, const struct kv_resumed *resumed, const struct kv_link *link)
 {
     printf("%-6s %8.1f ms   %u of %u blocks restored (%u dram, %u nvme), %.2f ms in the server\n", tier, resumed->ms,
-           resumed->usable, link->count, kv_link_from_tier(link, "dram"), kv_link_from_tier(link, "nvme"),
+           resumed->usable, link->count, kv_link_from_tier(link, KVRUN_DRAM), kv_link_from_tier(link, KVRUN_NVME),
            (double)resumed->moved.duration_us / 1e3);
 }
 
@@ -108,8 +108,8 @@ int kv_command_store(struct kv_link *link, struct kv_bench *bench, struct kv_sto
         return kv_command_fail("prefill", why);
     }
     double start = kv_bench_now_ms();
-    struct kv_client_moved moved;
-    if (!kv_link_offload(link, bench, &moved)) {
+    struct kvrun_moved moved;
+    if (!kv_link_offload(link, &moved)) {
         return KV_EXIT_FAILED;
     }
     ret_stored->offload_ms = kv_bench_now_ms() - start;

@@ -16,14 +16,14 @@ struct run_report {
 };
 
 /* Every block must come back, from the tier that was meant, with the same logits. */
-static bool complete(const struct kv_resumed *resumed, const struct kv_link *link, const char *tier)
+static bool complete(const struct kv_resumed *resumed, const struct kv_link *link, enum kvrun_tier tier)
 {
     bool all = resumed->usable == link->count;
     if (!all) {
         fprintf(stderr, "kvrun-engine: only %u of %u blocks came back\n", resumed->usable, link->count);
     }
     if (kv_link_from_tier(link, tier) != link->count) {
-        fprintf(stderr, "kvrun-engine: not every block came from %s\n", tier);
+        fprintf(stderr, "kvrun-engine: not every block came from %s\n", kvrun_tiers_name(tier));
         all = false;
     }
     return all && kv_command_identical(resumed);
@@ -31,7 +31,7 @@ static bool complete(const struct kv_resumed *resumed, const struct kv_link *lin
 
 static int drain(const struct kv_options *options, struct run_report *report)
 {
-    struct kv_client *client;
+    struct kvrun_client *client;
     if (options->operator_token_file == NULL) {
         report->why_no_nvme = "no --operator-token-file";
         return KV_EXIT_OK;
@@ -39,10 +39,9 @@ static int drain(const struct kv_options *options, struct run_report *report)
     if (!kv_link_client(options, options->operator_token_file, &client)) {
         return KV_EXIT_FAILED;
     }
-    struct kv_client_error error;
-    uint64_t blocks;
-    bool fine = kv_client_drain_dram(client, &blocks, &error);
-    kv_client_free(client);
+    struct kvrun_error error;
+    bool fine = kv_link_drain_dram(client, &error);
+    kvrun_client_free(client);
     if (!fine) {
         kv_link_print_error("drain", &error);
         return KV_EXIT_FAILED;
@@ -61,7 +60,7 @@ static int run_steps(const struct kv_options *options, struct kv_link *link, str
     if (rc != KV_EXIT_OK) {
         return rc;
     }
-    report->wrong = !complete(&report->dram, link, "dram");
+    report->wrong = !complete(&report->dram, link, KVRUN_DRAM);
     if (!options->json) {
         printf("%-6s %8.1f ms\n%-6s %8.1f ms   offload, durable\n", "cold", report->stored.cold_ms, "store",
                report->stored.offload_ms);
@@ -75,7 +74,7 @@ static int run_steps(const struct kv_options *options, struct kv_link *link, str
     if (rc != KV_EXIT_OK) {
         return rc;
     }
-    report->wrong = !complete(&report->nvme, link, "nvme") || report->wrong;
+    report->wrong = !complete(&report->nvme, link, KVRUN_NVME) || report->wrong;
     if (!options->json) {
         kv_command_print_resumed("nvme", &report->nvme, link);
     }

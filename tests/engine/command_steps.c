@@ -123,11 +123,11 @@ static int judge_blocks(const struct kv_link *link)
 {
     uint32_t restored = 0, other = 0;
     for (uint32_t i = 0; i < link->count; i++) {
-        const struct kv_client_block *block = &link->blocks[i];
-        printf("block %u %s %s\n", i, block->result, block->tier);
-        bool gone = kv_client_block_is(block, "missing") || kv_client_block_is(block, "erased");
-        restored += kv_client_block_is(block, "restored");
-        other += !gone && !kv_client_block_is(block, "restored");
+        const struct kvrun_block *block = &link->blocks[i];
+        printf("block %u %s %s\n", i, kvrun_result_name(block->result), kvrun_tiers_name(block->tiers));
+        bool gone = block->result == KVRUN_MISSING || block->result == KVRUN_ERASED;
+        restored += block->result == KVRUN_RESTORED;
+        other += !gone && block->result != KVRUN_RESTORED;
     }
     printf("%u of %u blocks came back\n", restored, link->count);
     return restored > 0 ? KV_EXIT_WRONG : other > 0 ? KV_EXIT_FAILED : KV_EXIT_OK;
@@ -149,12 +149,12 @@ static int try_connected(const struct kv_options *options, struct kv_bench *benc
     if (!kv_link_open(options, bench, &link)) {
         return KV_EXIT_FAILED;
     }
-    struct kv_client_error error;
-    struct kv_client_moved moved;
+    struct kvrun_error error;
+    struct kvrun_moved moved;
     int rc = KV_EXIT_FAILED;
     if (!kv_link_session(&link, options->session)) {
         rc = KV_EXIT_FAILED;
-    } else if (kv_link_restore(&link, bench, &moved, &error)) {
+    } else if (kv_link_restore(&link, &moved, &error)) {
         rc = judge_blocks(&link);
     } else if (strcmp(error.code, "session_erased") == 0) {
         printf("refused: %s\n", error.code);
@@ -191,17 +191,17 @@ int kv_command_try_restore(const struct kv_options *options)
 
 int kv_command_erase(const struct kv_options *options)
 {
-    struct kv_client *client;
+    struct kvrun_client *client;
     if (options->session == NULL) {
         return kv_command_fail("erase", "--session is needed");
     }
     if (!kv_link_client(options, options->token_file, &client)) {
         return KV_EXIT_FAILED;
     }
-    struct kv_client_erasure erasure;
-    struct kv_client_error error;
-    bool fine = kv_client_erase(client, options->session, NULL, NULL, 30, &erasure, &error);
-    kv_client_free(client);
+    struct kvrun_erasure erasure;
+    struct kvrun_error error;
+    bool fine = kvrun_erase(client, options->session, NULL, NULL, 30, &erasure, &error);
+    kvrun_client_free(client);
     if (!fine) {
         kv_link_print_error("erase", &error);
         return KV_EXIT_FAILED;

@@ -24,7 +24,7 @@ struct kv_resumed {
     double ms;
     bool logits_identical, blocks_identical;
     uint32_t usable;
-    struct kv_client_moved moved;
+    struct kvrun_moved moved;
 };
 int kv_command_resume_once(struct kv_link *link, struct kv_bench *bench, struct kv_resumed *ret_resumed);
 bool kv_command_identical(const struct kv_resumed *resumed);

@@ -12,6 +12,7 @@ dataplane_io ^kv_(secret|sealed|keyring|ktree|roe)_ io_moves_bytes_and_knows_no_
 dataplane_base ^(EVP|OSSL|json|PQ|MHD|curl|io_uring)_? base_stands_alone
 dataplane_engine ^(json|PQ|MHD|curl_)_? the_engine_knows_no_database_JSON_or_HTTP
 dataplane_keys ^(json|PQ|MHD|curl_)_? keys_know_no_database_JSON_or_HTTP
+kvrun ^(kv_|EVP|OSSL|PQ|MHD|gnutls_) the_client_contains_no_server
 audit ^(PQ|MHD|curl_|kv_(engine|pg|store|svc|http)_) the_verifier_contains_no_server
 server_service ^(PQ|MHD_|json_) the_service_speaks_no_protocol
 server_http ^PQ the_database_has_its_own_storey'

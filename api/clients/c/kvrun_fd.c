@@ -2,7 +2,7 @@
  * Handing a descriptor to the server: one byte 'F' with the descriptor attached, one line back. The server asks the
  * kernel who sent it; the engine registered under this process id is the only one that can use the token.
  */
-#include "tests/engine/kv_client_int.h"
+#include "api/clients/c/kvrun_int.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -14,22 +14,19 @@
 
 #define LINE_BYTES_MAX 128
 
-static bool connect_to(const char *path, int *ret_socket, struct kv_client_error *error)
+static bool connect_to(const char *path, unsigned timeout_ms, int *ret_socket, struct kvrun_error *error)
 {
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    if (strlen(path) >= sizeof(address.sun_path)) {
-        return kv_client_fail(error, "invalid_argument", "the path of the descriptor socket is too long");
-    }
     memcpy(address.sun_path, path, strlen(path) + 1);
     int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
     if (fd < 0) {
-        return kv_client_fail(error, "system", "socket: %s", strerror(errno));
+        return kvrun_fail(error, "system", "socket: %s", strerror(errno));
     }
-    struct timeval patience = {.tv_sec = 10};
+    struct timeval patience = {.tv_sec = timeout_ms / 1000, .tv_usec = (timeout_ms % 1000) * 1000};
     if (setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof(patience)) != 0 ||
         setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &patience, sizeof(patience)) != 0 ||
         connect(fd, (const struct sockaddr *)&address, sizeof(address)) != 0) {
-        kv_client_fail(error, "transport", "descriptor socket: %s", strerror(errno));
+        kvrun_fail(error, "transport", "descriptor socket: %s", strerror(errno));
         error->retryable = true;
         close(fd);
         return false;
@@ -38,7 +35,7 @@ static bool connect_to(const char *path, int *ret_socket, struct kv_client_error
     return true;
 }
 
-static bool send_descriptor(int socket_fd, int fd, struct kv_client_error *error)
+static bool send_descriptor(int socket_fd, int fd, struct kvrun_error *error)
 {
     char kind = 'F';
     struct iovec part = {.iov_base = &kind, .iov_len = 1};
@@ -55,12 +52,12 @@ static bool send_descriptor(int socket_fd, int fd, struct kv_client_error *error
     header->cmsg_len = CMSG_LEN(sizeof(int));
     memcpy(CMSG_DATA(header), &fd, sizeof(int));
     if (sendmsg(socket_fd, &message, MSG_NOSIGNAL) != 1) {
-        return kv_client_fail(error, "transport", "the descriptor cannot be sent: %s", strerror(errno));
+        return kvrun_fail(error, "transport", "the descriptor cannot be sent: %s", strerror(errno));
     }
     return true;
 }
 
-static bool read_line(int socket_fd, char line[LINE_BYTES_MAX], struct kv_client_error *error)
+static bool read_line(int socket_fd, char line[LINE_BYTES_MAX], struct kvrun_error *error)
 {
     size_t len = 0;
     while (len + 1 < LINE_BYTES_MAX) {
@@ -69,7 +66,7 @@ static bool read_line(int socket_fd, char line[LINE_BYTES_MAX], struct kv_client
             continue;
         }
         if (got <= 0) {
-            return kv_client_fail(error, "transport", "the descriptor socket closed without an answer");
+            return kvrun_fail(error, "transport", "the descriptor socket closed without an answer");
         }
         len += (size_t)got;
         char *end = memchr(line, '\n', len);
@@ -78,29 +75,27 @@ static bool read_line(int socket_fd, char line[LINE_BYTES_MAX], struct kv_client
             return true;
         }
     }
-    return kv_client_fail(error, "protocol", "the descriptor socket's answer is too long");
+    return kvrun_fail(error, "protocol", "the descriptor socket's answer is too long");
 }
 
-static bool take_token(const char *line, char ret_token[48], struct kv_client_error *error)
+static bool take_token(const char *line, char ret_token[KVRUN_TOKEN_SIZE], struct kvrun_error *error)
 {
     static const char refusal[] = "error ";
     if (strncmp(line, refusal, sizeof(refusal) - 1) == 0) {
-        return kv_client_fail(error, line + sizeof(refusal) - 1, "the server refused the descriptor");
+        return kvrun_fail(error, line + sizeof(refusal) - 1, "the server refused the descriptor");
     }
-    if (strncmp(line, "tok_", 4) != 0 || strlen(line) >= 48) {
-        return kv_client_fail(error, "protocol", "the descriptor socket's answer is not a token");
+    if (strncmp(line, "tok_", 4) != 0 || strlen(line) >= KVRUN_TOKEN_SIZE) {
+        return kvrun_fail(error, "protocol", "the descriptor socket's answer is not a token");
     }
     memcpy(ret_token, line, strlen(line) + 1);
     return true;
 }
 
-bool kv_client_hand_over(struct kv_client *client, int fd, char ret_token[48], struct kv_client_error *error)
+bool kvrun_hand_over(const struct kvrun_client *client, int fd, char ret_token[KVRUN_TOKEN_SIZE],
+                     struct kvrun_error *error)
 {
-    if (client->fd_socket_path == NULL) {
-        return kv_client_fail(error, "invalid_argument", "the client was made without a descriptor socket");
-    }
     int socket_fd = -1;
-    if (!connect_to(client->fd_socket_path, &socket_fd, error)) {
+    if (!connect_to(client->fd_socket_path, client->control_timeout_ms, &socket_fd, error)) {
         return false;
     }
     char line[LINE_BYTES_MAX];

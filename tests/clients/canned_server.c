@@ -1,6 +1,6 @@
 /* One thread, one connection at a time, closed after its answer. It knows just enough HTTP for a client that behaves.
  */
-#include "tests/engine/canned_server.h"
+#include "tests/clients/canned_server.h"
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #define REQUEST_BYTES_MAX ((size_t)1 << 20)
-#define ANSWERS_MAX 8u
+#define ANSWERS_MAX 64u
+#define STATUS_RAW 0
+#define STATUS_SILENCE (-1)
 
 struct canned_server {
     struct sockaddr_un address;
@@ -25,6 +27,8 @@ struct canned_server {
         char *body; /* owned */
     } answers[ANSWERS_MAX];
     unsigned answer_count, request_count;
+    int silent[ANSWERS_MAX]; /* connections that get no answer */
+    unsigned silent_count;
     char request[REQUEST_BYTES_MAX];
     const char *line;
     bool plays_descriptors;
@@ -75,12 +79,13 @@ static bool read_request(int fd, char *request)
     return true;
 }
 
-static void serve_http(struct canned_server *server, int fd)
+/* False: the connection stays open. */
+static bool serve_http(struct canned_server *server, int fd)
 {
     static char request[REQUEST_BYTES_MAX];
     char head[256];
     if (!read_request(fd, request)) {
-        return;
+        return true;
     }
     pthread_mutex_lock(&server->lock);
     memcpy(server->request, request, strlen(request) + 1);
@@ -88,11 +93,23 @@ static void serve_http(struct canned_server *server, int fd)
     int status = server->answers[at].status;
     const char *body = server->answers[at].body;
     server->request_count++;
+    bool silent = status == STATUS_SILENCE && server->silent_count < ANSWERS_MAX;
+    if (silent) {
+        server->silent[server->silent_count++] = fd;
+    }
     pthread_mutex_unlock(&server->lock);
+    if (silent) {
+        return false;
+    }
+    if (status == STATUS_RAW) {
+        write_all(fd, body, strlen(body));
+        return true;
+    }
     snprintf(head, sizeof(head), "HTTP/1.1 %d X\r\nContent-Length: %zu\r\nConnection: close\r\n\r\n", status,
              strlen(body));
     write_all(fd, head, strlen(head));
     write_all(fd, body, strlen(body));
+    return true;
 }
 
 static int receive_descriptor(int fd)
@@ -138,10 +155,10 @@ static void *serve(void *arg)
         pthread_mutex_unlock(&server->lock);
         if (descriptors) {
             serve_descriptor(server, fd);
-        } else {
-            serve_http(server, fd);
         }
-        close(fd);
+        if (descriptors || serve_http(server, fd)) {
+            close(fd);
+        }
     }
     return NULL;
 }
@@ -174,6 +191,9 @@ void canned_stop(struct canned_server *server)
         close(server->descriptor);
     }
     unlink(server->address.sun_path);
+    for (unsigned i = 0; i < server->silent_count; i++) {
+        close(server->silent[i]);
+    }
     for (unsigned i = 0; i < server->answer_count; i++) {
         free(server->answers[i].body);
     }
@@ -191,6 +211,16 @@ void canned_answer(struct canned_server *server, int status, const char *body)
     server->answers[server->answer_count].body = strdup(body);
     server->answer_count++;
     pthread_mutex_unlock(&server->lock);
+}
+
+void canned_raw(struct canned_server *server, const char *bytes)
+{
+    canned_answer(server, STATUS_RAW, bytes);
+}
+
+void canned_silence(struct canned_server *server)
+{
+    canned_answer(server, STATUS_SILENCE, "");
 }
 
 void canned_line(struct canned_server *server, const char *line)
