@@ -43,6 +43,9 @@ static const char *const op_names[] = {
     [KV_AUDIT_TENANT_KEY_ROTATE] = "tenant_key.rotate",
     [KV_AUDIT_TENANT_KEY_COMPROMISED] = "tenant_key.compromised",
     [KV_AUDIT_TENANT_KEY_DESTROY] = "tenant_key.destroy",
+    [KV_AUDIT_HOLD_CREATE] = "hold.create",
+    [KV_AUDIT_HOLD_RELEASE] = "hold.release",
+    [KV_AUDIT_HOLD_EXPIRE] = "hold.expire",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

@@ -43,6 +43,9 @@ enum kv_audit_op {
     KV_AUDIT_TENANT_KEY_ROTATE,
     KV_AUDIT_TENANT_KEY_COMPROMISED, /* a rotation for that reason */
     KV_AUDIT_TENANT_KEY_DESTROY,
+    KV_AUDIT_HOLD_CREATE,
+    KV_AUDIT_HOLD_RELEASE,
+    KV_AUDIT_HOLD_EXPIRE,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

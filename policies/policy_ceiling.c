@@ -90,12 +90,22 @@ static KV_RC check_quota(const struct at *at)
     return check_number(at, "quota/nvme_bytes", own->tier_bytes[KV_TIER_NVME], top->tier_bytes[KV_TIER_NVME]);
 }
 
+static KV_RC check_hold(const struct at *at)
+{
+    const struct kv_policy_doc *own = at->tenant, *top = at->platform;
+    if (!top->holds_given || own->hold_days <= top->hold_days) {
+        return KV_OK;
+    }
+    return beyond(at, top->hold_days == 0 ? "hold/allowed" : "hold/max_days");
+}
+
 KV_RC kv_policy_check_ceiling(const struct kv_policy_doc *platform, const struct kv_policy_doc *tenant,
                               struct kv_errinfo *info)
 {
     struct at at = {.platform = platform, .tenant = tenant, .pointer = "", .info = info};
     KV_TRY(check_level(&at, &tenant->top));
     KV_TRY(check_quota(&at));
+    KV_TRY(check_hold(&at));
     for (uint32_t i = 0; i < tenant->class_count; i++) {
         char pointer[48];
         snprintf(pointer, sizeof pointer, "/classes/%s", tenant->classes[i].name);

@@ -226,6 +226,8 @@ KV_RC kv_policy_compile(const struct kv_policy_doc *platform, const struct kv_po
     for (unsigned t = 0; t < KV_POLICY_TIERS; t++) {
         set->quota.tier_bytes[t] = least(platform->quota.tier_bytes[t], tenant->quota.tier_bytes[t]);
     }
+    /* A tenant says that it has holds; the platform says no, or how long. */
+    set->hold_days = platform->holds_given ? least(platform->hold_days, tenant->hold_days) : tenant->hold_days;
     *ret_set = set;
     return KV_OK;
 }

@@ -223,6 +223,7 @@ void kv_policy_compare(const struct kv_policy_set *before, const struct kv_polic
                    after->quota.tier_bytes[KV_TIER_DRAM]);
     compare_number(&whole, "quota.nvme_bytes", before->quota.tier_bytes[KV_TIER_NVME],
                    after->quota.tier_bytes[KV_TIER_NVME]);
+    compare_number(&whole, "hold.max_days", before->hold_days, after->hold_days);
     ret_diff->complete = within_bound(&domain, (uint64_t)before->class_count + after->class_count);
     if (ret_diff->complete) {
         compare_classes(before, after, &domain, ret_diff);

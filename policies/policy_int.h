@@ -49,6 +49,8 @@ struct kv_policy_doc {
     uint32_t bases;
     bool reason_required;
     uint64_t erase_sla_s;
+    bool holds_given;
+    uint64_t hold_days; /* of the longest hold; 0: none is allowed */
 };
 
 /* What follows from the names in a question. */

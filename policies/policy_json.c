@@ -202,11 +202,33 @@ static KV_RC read_erase(const struct kv_policy_at *at, struct kv_policy_doc *doc
     return kv_policy_get_words(&erase, "basis", (struct kv_policy_words){kv_policy_basis_names, KV_BASES}, &doc->bases);
 }
 
+/* Delaying an erasure takes somebody who says that it may be: without `allowed` no hold is. */
+static KV_RC read_hold(const struct kv_policy_at *at, struct kv_policy_doc *doc)
+{
+    static const char *const known[] = {"allowed", "max_days", NULL};
+    const json_t *json = json_object_get(at->json, "hold");
+    if (json == NULL) {
+        return KV_OK;
+    }
+    bool allowed = false;
+    struct kv_policy_at hold = kv_policy_below(at, "hold", json);
+    KV_TRY(kv_policy_check_members(&hold, known));
+    if (json_object_get(json, "allowed") == NULL) {
+        return kv_policy_bad(&hold, "allowed", "is required: true, or false");
+    }
+    doc->holds_given = true;
+    doc->hold_days = (uint64_t)KV_MAX_HOLD_DAYS;
+    KV_TRY(kv_policy_get_bool(&hold, "allowed", &allowed));
+    KV_TRY(kv_policy_get_number(&hold, "max_days", KV_MAX_HOLD_DAYS, &doc->hold_days));
+    doc->hold_days = allowed ? doc->hold_days : 0;
+    return KV_OK;
+}
+
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static KV_RC read_doc(const struct kv_policy_at *at, struct kv_policy_doc *doc)
 {
-    static const char *const known[] = {LEVEL_MEMBERS, "classes", "quota", "erase", "forbid", NULL};
+    static const char *const known[] = {LEVEL_MEMBERS, "classes", "quota", "erase", "hold", "forbid", NULL};
     KV_TRY(kv_policy_check_members(at, known));
     if (json_object_get(at->json, "tiers") == NULL) {
         return kv_policy_bad(at, "tiers", "is required: what is not allowed is denied");
@@ -221,6 +243,7 @@ static KV_RC read_doc(const struct kv_policy_at *at, struct kv_policy_doc *doc)
     }
     KV_TRY(read_quota(at, &doc->quota));
     KV_TRY(read_erase(at, doc));
+    KV_TRY(read_hold(at, doc));
     return read_rules(at, doc);
 }
 

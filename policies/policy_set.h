@@ -30,6 +30,7 @@ struct kv_policy_set {
     uint32_t class_count; /* the first is "default" */
     uint64_t versions[2]; /* the platform's and the tenant's; 0: the built-in one */
     struct kv_policy_quota quota;
+    uint64_t hold_days; /* of the longest legal hold; 0: none is allowed */
     struct kv_policy classes[];
 };
 

@@ -132,6 +132,15 @@ static const struct cli_column erasure_columns[] = {COL("ID", "id"),
                                                     WIDE("GROUP", "group_id"),
                                                     WIDE("CERTIFICATE", "certificate_id"),
                                                     LAST};
+static const struct cli_column hold_columns[] = {COL("ID", "id"),
+                                                 COL("STATE", "state"),
+                                                 COL("SCOPE", "scope"),
+                                                 COL("GROUND", "ground"),
+                                                 WHEN("EXPIRES", "expires_at"),
+                                                 COL("BLOCKED", "erasures_blocked"),
+                                                 WHEN_WIDE("CREATED", "created_at"),
+                                                 WIDE("CREATED BY", "created_by"),
+                                                 LAST};
 static const struct cli_column certificate_columns[] = {
     COL("ID", "id"),       COL("SESSION", "session_id"), COL("ERASURE", "erasure_id"),
     COL("BASIS", "basis"), WHEN("ISSUED", "issued_at"),  LAST};
@@ -273,6 +282,15 @@ static const struct cli_flag erasures_ls[] = {
     TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many; none: no members"), END};
 static const struct cli_flag erasures_prove[] = {
     KIND(CLI_NUMBER, "samples", "N", CLI_BODY, "samples", "stored blocks of each tier to try: 8, at most 64"), END};
+static const struct cli_flag holds_ls[] = {STATE_FILTER, END};
+static const struct cli_flag holds_create[] = {
+    KIND(CLI_LABEL, "label", "KEY=VALUE", CLI_BODY, "scope.label", "every session with this label"),
+    TEXT("tenant", "TENANT", CLI_BODY, "scope.tenant_id", "all that the tenant has"),
+    WORD("ground", "legal_claims|legal_obligation|public_interest", CLI_BODY, "ground", "why the law allows it"),
+    REASON,
+    TEXT("reference", "TEXT", CLI_BODY, "reference", "your own number for it"),
+    KIND(CLI_FUTURE, "expires", "WHEN", CLI_BODY, "expires_at", "180d, or a time"),
+    END};
 static const struct cli_flag certs_get[] = {
     SWITCH("bundle", CLI_LOCAL, NULL, "the signed text, with its proof"),
     SWITCH("jws", CLI_LOCAL, NULL, "the signature alone, as a compact JWS"),
@@ -447,6 +465,12 @@ const struct cli_command cli_commands[] = {
         POST("/v1/erasures/{0}:cancel")),
     ROW("erasures prove", "ERASURE", "try every key there is on what is left of an erased session", CLI_IDEMPOTENT,
         POST("/v1/erasures/{0}:prove"), .flags = erasures_prove, .run = cli_audit_verify),
+    ROW("holds ls", "", "legal holds", CLI_LISTS, GET("/v1/holds"), .flags = holds_ls, .columns = hold_columns),
+    ROW("holds get", "HOLD", "one hold, and how many sessions it covers", 0, GET("/v1/holds/{0}")),
+    ROW("holds create", "[SESSION]", "keep a session, or all with a label, from being erased", CLI_DRY | CLI_IDEMPOTENT,
+        POST("/v1/holds"), .arg_member = "scope.session_id", .flags = holds_create),
+    ROW("holds release", "HOLD", "end it; erasures that waited go on", CLI_DRY | CLI_MATCHES, DELETE("/v1/holds/{0}"),
+        .danger = "lets erasures go on that waited for the hold"),
     ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .flags = certs_export,
         .columns = certificate_columns),
     ROW("certs get", "CERTIFICATE", "one certificate, by its id or its erasure's", CLI_FILES,
@@ -491,13 +515,10 @@ const struct cli_command cli_commands[] = {
 };
 
 const struct cli_alias cli_aliases[] = {
-    {"why", "sessions explain"},
-    {"tenants list", "tenants ls"},
-    {"keys list", "keys ls"},
-    {"sessions list", "sessions ls"},
-    {"certs list", "certs ls"},
-    {"ops list", "ops ls"},
-    {NULL, NULL},
+    {"why", "sessions explain"}, {"tenants list", "tenants ls"},
+    {"keys list", "keys ls"},    {"sessions list", "sessions ls"},
+    {"certs list", "certs ls"},  {"holds list", "holds ls"},
+    {"ops list", "ops ls"},      {NULL, NULL},
 };
 
 /* --- looking up ----------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 /*
  * Erasures: asking for one or many, looking at them. What an erasure means is decided in server/service/svc_erase.c.
  */
-#include "server/http/h_shared.h"
+#include "server/http/h_labels.h"
 #include "server/http/parking.h"
 
 #include "dataplane/base/mem.h"
@@ -113,6 +113,11 @@ static void write_own_part(struct kv_buf *out, const struct kv_erasure_view *era
     if (!kv_id_is_zero(&erasure->group)) {
         kv_out_id(out, "group_id", "era", &erasure->group);
     }
+    if (!kv_id_is_zero(&erasure->hold)) {
+        kv_out_id(out, "hold_id", "hld", &erasure->hold);
+        kv_out_time(out, "blocked_at", erasure->blocked_us);
+        kv_h_out_time_if(out, "unblocked_at", erasure->unblocked_us);
+    }
     if (!kv_id_is_zero(&erasure->batch)) {
         kv_out_id(out, "batch_id", "bat", &erasure->batch);
     }
@@ -170,7 +175,7 @@ static void write_made(struct kv_buf *out, const void *view)
     kv_h_write_erasure(out, &made->erasure);
 }
 
-/* What would and what would not be erased. Sharing and holds are not part of this version, and their numbers say so. */
+/* What would and what would not be erased. Sharing is not part of this version, and its numbers say so. */
 static void write_would(struct kv_buf *out, const void *view)
 {
     const struct kv_erasure_would *would = &((const struct kv_erasure_made *)view)->would;
@@ -194,7 +199,7 @@ static void write_would(struct kv_buf *out, const void *view)
     kv_out_int(out, "erased", 0);
     kv_out_int(out, "retained", 0);
     kv_out_close(out);
-    kv_out_int(out, "holds", 0);
+    kv_out_int(out, "holds", would->holds);
     kv_out_array(out, "engines_to_fence");
     for (size_t i = 0; i < would->engine_count; i++) {
         kv_out_id(out, NULL, "eng", &would->engines[i]);
@@ -209,28 +214,6 @@ static void write_would(struct kv_buf *out, const void *view)
 }
 
 /* --- asking ------------------------------------------------------------------------------------------------------ */
-
-static KV_RC read_label(struct kv_call *call, kv_value *label, struct kv_erasure_new *in)
-{
-    void *iterator = NULL;
-    const char *name = NULL, *more = NULL;
-    kv_value *value = kv_json_next(label, &iterator, &name);
-    if (value == NULL || kv_json_next(label, &iterator, &more) != NULL) {
-        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
-                          "must have one member: {\"name\":\"value\"}");
-    }
-    const char *text = kv_json_as_text(value);
-    if (text == NULL || strlen(text) > (size_t)KV_MAX_LABEL_VALUE_BYTES ||
-        strlen(name) > (size_t)KV_MAX_LABEL_KEY_BYTES || name[0] == '\0') {
-        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
-                          "must be a name of 1 to %lld bytes with a text of at most %lld",
-                          (long long)KV_MAX_LABEL_KEY_BYTES, (long long)KV_MAX_LABEL_VALUE_BYTES);
-    }
-    in->scope = KV_SCOPE_LABEL;
-    in->label_key = name;
-    in->label_value = text;
-    return KV_OK;
-}
 
 static KV_RC read_idle(struct kv_call *call, const char *text, struct kv_erasure_new *in)
 {
@@ -273,7 +256,8 @@ static KV_RC read_scope(struct kv_call *call, kv_value *scope, struct kv_erasure
         return KV_OK;
     }
     if (kv_json_get(scope, "label") != NULL) {
-        return read_label(call, kv_json_get(scope, "label"), in);
+        in->scope = KV_SCOPE_LABEL;
+        return kv_h_scope_label(call, kv_json_get(scope, "label"), &in->label_key, &in->label_value);
     }
     return kv_json_get(scope, "idle_before") != NULL ? read_idle(call, kv_json_text(scope, "idle_before"), in)
                                                      : read_tenant(call, scope, in);
@@ -288,7 +272,8 @@ static int status_of(const void *view)
 static bool waits(struct kv_call *call, struct kv_req *req, uint64_t newest, const struct kv_erasure_view *erasure,
                   kv_handler *resume)
 {
-    return !kv_erasure_ended(erasure) && kv_h_park_for(call, req, KV_EVENT_ERASURE_STATE, &erasure->id, newest, resume);
+    return !kv_erasure_ended(erasure) && !kv_erasure_blocked(erasure) &&
+           kv_h_park_for(call, req, KV_EVENT_ERASURE_STATE, &erasure->id, newest, resume);
 }
 
 static struct kv_h_answer answer_of(struct kv_req *req, const struct kv_erasure_made *made)

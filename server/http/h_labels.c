@@ -76,3 +76,24 @@ KV_RC kv_h_query_label(struct kv_call *call, const struct kv_req *req, bool *ret
     snprintf(ret_label->value, sizeof ret_label->value, "%s", colon + 1);
     return KV_OK;
 }
+
+KV_RC kv_h_scope_label(struct kv_call *call, kv_value *label, const char **ret_name, const char **ret_value)
+{
+    void *iterator = NULL;
+    const char *name = NULL, *more = NULL;
+    kv_value *value = kv_json_next(label, &iterator, &name);
+    if (value == NULL || kv_json_next(label, &iterator, &more) != NULL) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
+                          "must have one member: {\"name\":\"value\"}");
+    }
+    const char *text = kv_json_as_text(value);
+    if (text == NULL || strlen(text) > (size_t)KV_MAX_LABEL_VALUE_BYTES ||
+        strlen(name) > (size_t)KV_MAX_LABEL_KEY_BYTES || name[0] == '\0') {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/scope/label",
+                          "must be a name of 1 to %lld bytes with a text of at most %lld",
+                          (long long)KV_MAX_LABEL_KEY_BYTES, (long long)KV_MAX_LABEL_VALUE_BYTES);
+    }
+    *ret_name = name;
+    *ret_value = text;
+    return KV_OK;
+}

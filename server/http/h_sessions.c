@@ -168,7 +168,7 @@ KV_RC kv_h_session_get(struct kv_call *call, struct kv_req *req)
 const struct kv_field kv_q_sessions[] = {
     {"external_id", KV_TEXT, false, 1, 256, NULL},
     {"label", KV_TEXT, false, 1, 256, NULL},
-    {"state", KV_TEXT, false, 1, 16, "|active|erasing|erased|lost|"},
+    {"state", KV_TEXT, false, 1, 16, "|active|held|erasing|erased|lost|"},
     {"model", KV_TEXT, false, 1, 128, NULL},
     {"idle_before", KV_TEXT, false, 1, 40, NULL},
     {"created_after", KV_TEXT, false, 1, 40, NULL},

@@ -31,6 +31,9 @@ kv_handler kv_h_audit_entries, kv_h_audit_checkpoint, kv_h_audit_inclusion, kv_h
     kv_h_erasure_prove, kv_h_audit_export;
 kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;
 
+kv_handler kv_h_hold_create, kv_h_holds, kv_h_hold_get, kv_h_hold_release;
+extern const struct kv_field kv_q_holds[];
+
 /* What their queries take. */
 extern const struct kv_field kv_q_erasures[], kv_q_certificates[], kv_q_audit_entries[], kv_q_audit_inclusion[],
     kv_q_audit_consistency[], kv_q_audit_export[], kv_q_operations[];

@@ -135,6 +135,11 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/certificates:export", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificates_export, kv_q_certificates},
     {"POST", "/v1/certificates:verify", 0, API | PUBLIC | ANY_BODY, kv_h_certificate_verify, NULL},
 
+    {"POST", "/v1/holds", T | S, API | TENANT | ONCE | DRY_RUN, kv_h_hold_create, NULL},
+    {"GET", "/v1/holds", T | S | A | V, API | TENANT | LIST, kv_h_holds, kv_q_holds},
+    {"GET", "/v1/holds/{}", T | S | A | V, API | TENANT, kv_h_hold_get, NULL},
+    {"DELETE", "/v1/holds/{}", T | S, API | TENANT | MATCH | DRY_RUN, kv_h_hold_release, NULL},
+
     {"GET", "/v1/audit/entries", T | A | O, API | LIST, kv_h_audit_entries, kv_q_audit_entries},
     {"GET", "/v1/audit/checkpoint", T | A | O, API | ANY_ACCEPT, kv_h_audit_checkpoint, NULL},
     {"GET", "/v1/audit/proof/inclusion", T | A | O, API, kv_h_audit_inclusion, kv_q_audit_inclusion},

@@ -599,7 +599,9 @@ static void certified(struct erase_round *round, struct kv_store_erasure *job)
     erase_moved(round, job, KV_ERASURE_CERTIFIED);
     publish_certificate(round, job);
     svc_metrics_certified(round->svc, job, erase_now_us(round));
-    note_duration(round->svc, erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
+    if (job->unblocked_us == 0) { /* a hold's time says nothing of how long erasing takes */
+        note_duration(round->svc, erase_now_us(round) - job->at_us[KV_ERASURE_REQUESTED]);
+    }
     KV_ASSERT(round->dirty_count < (size_t)2 * KV_ERASE_BATCH);
     round->dirty[round->dirty_count++] = svc_revocation_of(job);
     kv_log(KV_LOG_INFO, "eraser", "certified", KV_FID("erasure", "era", &job->id),

@@ -15,7 +15,7 @@ struct svc_erase_by {
 };
 
 /* In a transaction: the session's erasure, with its audit entry. Takes the revocation's number first, so call it before
- * other rows are locked. KV_E_NOT_FOUND; KV_E_STALE: the session is not active any more, and the transaction can go on.
+ * other rows are locked. KV_E_NOT_FOUND; KV_E_STALE: the session is not active any more, or a hold covers it.
  * `ret_row` is what svc_erase_begin wants after the commit. */
 KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id *tenant, const struct kv_id *session,
                         const struct svc_erase_by *by, struct kv_errinfo *info, struct kv_store_erasure *ret_row);
@@ -26,7 +26,8 @@ void svc_erase_begin(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store
 /* In a transaction: one erasure of all sessions of the tenant that exist by now, without those that have one. Reads
  * tenant, basis, requested_by, requested_role, hashes, revocation_seq and an id that is
  * not zero. A
- * tenant in the state `erasing` becomes `erased` with the certificate. KV_E_NOT_FOUND; KV_E_STALE: it is erased. */
+ * tenant in the state `erasing` becomes `erased` with the certificate. KV_E_NOT_FOUND; KV_E_STALE: it is erased;
+ * KV_E_HOLD_ACTIVE. */
 KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row, struct kv_errinfo *info);
 /* The janitor's step: rows of sessions that went with their tenant say so themselves. */
 KV_RC svc_erase_settle(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
@@ -40,6 +41,7 @@ struct svc_group_taken {
     size_t count;
     struct {
         struct kv_id session, erasure;
+        enum kv_erasure_state state;
     } * rows; /* KV_MAX_ERASURE_EXPAND of them, owned by the caller */
 };
 /* In a transaction, on the group's row that was just made or locked: takes on up to KV_MAX_ERASURE_EXPAND sessions;
@@ -53,6 +55,11 @@ void svc_group_view(struct kv_svc *svc, const struct kv_store_group *group,
                     const struct kv_store_group_progress *progress, struct kv_erasure_view *ret_view);
 /* The janitor's step: open groups go on and end. */
 KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+
+/* {"name":"value"}, for a row; and with null in place of the value, as answers have it: one is kept for its
+ * Idempotency-Key longer than the sessions that had the label. "" stays "". */
+KV_RC svc_label_text(const char *name, const char *value, char ret_label[KV_GROUP_LABEL_SIZE]);
+void svc_label_name(const char *label, char ret_label[KV_GROUP_LABEL_SIZE]);
 
 /* What this instance has of a session that was revoked, for whichever instance erases it. After the revocation was
  * applied here, before it is acknowledged. Thread: lease. */

@@ -43,6 +43,7 @@ static const char *const type_names[KV_EVENT_TYPES] = {
     [KV_EVENT_AUDIT_CHECKPOINT] = "audit.checkpoint",
     [KV_EVENT_KEY_CHANGED] = "key.changed",
     [KV_EVENT_TENANT_STATE] = "tenant.state",
+    [KV_EVENT_HOLD_STATE] = "hold.state",
 };
 
 const char *kv_event_type_name(enum kv_event_type type)

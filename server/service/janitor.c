@@ -7,6 +7,7 @@
 #include "dataplane/base/log.h"
 #include "server/service/erase_request.h"
 #include "server/service/operation_run.h"
+#include "server/service/svc_hold.h"
 #include "server/service/svc_metrics.h"
 #include "server/store/store_once.h"
 
@@ -48,6 +49,7 @@ static const struct step {
     {"lifetimes", svc_expire_step, 5 * KV_S_NS},
     {"idempotency", expire_once, 60 * KV_S_NS},
     {"metrics", svc_sample, 5 * KV_S_NS},
+    {"holds", svc_holds_step, 1 * KV_S_NS}, /* before those that what they let go belongs to */
     {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
     {"erased-tenants", svc_erase_settle, 1 * KV_S_NS},
     {"operations", svc_operations_expire, 60 * KV_S_NS},

@@ -9,6 +9,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
+#include "server/service/svc_hold.h"
 #include "server/service/svc_rules.h"
 #include "server/store/store_session.h"
 
@@ -29,7 +30,7 @@ const char *svc_erase_claim(enum kv_erasure_state state)
         [KV_ERASURE_PURGED] = "E2 reached: the old root is destroyed and memory is wiped; not yet verified",
         [KV_ERASURE_VERIFIED] = "E2 verified; the certificate is being issued",
         [KV_ERASURE_CERTIFIED] = "E2: the session's key is destroyed; see the certificate and its limits",
-        [KV_ERASURE_BLOCKED_HOLD] = "a hold forbids it for the time being; nothing is claimed",
+        [KV_ERASURE_BLOCKED_HOLD] = "a hold forbids it for the time being; the session is refused, its key exists",
         [KV_ERASURE_NEEDS_APPROVAL] = "waits for an approval; nothing is claimed",
         [KV_ERASURE_QUARANTINED] = "verification failed; nothing is claimed and an operator has to act",
     };
@@ -63,6 +64,9 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
                                          .session = row->session,
                                          .group = row->group,
                                          .batch = row->batch,
+                                         .hold = row->hold,
+                                         .blocked_us = row->at_us[KV_ERASURE_BLOCKED_HOLD],
+                                         .unblocked_us = row->unblocked_us,
                                          .state = row->state,
                                          .claim = svc_erase_claim(row->state),
                                          .requested_us = row->at_us[KV_ERASURE_REQUESTED],
@@ -79,7 +83,7 @@ static void view_of(struct kv_svc *svc, const struct kv_store_erasure *row, stru
         snprintf(ret_view->quarantine_reason, sizeof ret_view->quarantine_reason,
                  row->whole_tenant ? "verification found the tenant's sessions still readable"
                                    : "verification found the session still readable");
-    } else {
+    } else if (!kv_erasure_blocked(ret_view)) {
         ret_view->eta_ms = svc_erase_eta_ms(svc, atomic_load(&svc->erasures_open));
     }
 }
@@ -129,6 +133,11 @@ bool kv_erasure_ended(const struct kv_erasure_view *erasure)
     return erasure->state == KV_ERASURE_CERTIFIED || erasure->state == KV_ERASURE_QUARANTINED;
 }
 
+bool kv_erasure_blocked(const struct kv_erasure_view *erasure)
+{
+    return erasure->state == KV_ERASURE_BLOCKED_HOLD;
+}
+
 /* --- one session's request --------------------------------------------------------------------------------------- */
 
 KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
@@ -154,6 +163,7 @@ static KV_RC insert_one(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_er
     row->state = KV_ERASURE_REQUESTED;
     row->at_us[KV_ERASURE_REQUESTED] = svc->env->realtime_us(svc->env->ctx);
     row->sessions = 1;
+    KV_TRY(svc_hold_block(pg, row, info));
     KV_TRY(kv_store_erasure_insert(pg, row, info));
     return svc_erase_record(svc, pg, row, info);
 }
@@ -166,7 +176,8 @@ KV_RC svc_erase_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
     snprintf(ret_row->requested_role, sizeof ret_row->requested_role, "%s", by->role);
     KV_TRY(kv_id_new(svc->env, &ret_row->id));
     KV_TRY(kv_store_revocation_next(pg, info, &ret_row->revocation_seq));
-    return insert_one(svc, pg, ret_row, info);
+    KV_TRY(insert_one(svc, pg, ret_row, info));
+    return ret_row->state == KV_ERASURE_REQUESTED ? KV_OK : kv_fail(info, KV_E_STALE, "a hold covers the session");
 }
 
 void svc_erase_begin(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row)
@@ -216,6 +227,13 @@ static KV_RC fill_request(struct request_tx *tx, const struct kv_id *session)
     return svc_erase_hash(&tx->row.id, tx->in->reference, tx->row.reference_sha256);
 }
 
+static KV_RC would_hold(struct request_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_svc *svc = tx->call->svc;
+    const struct kv_store_ids meant = {.ids = tx->meant, .count = tx->meant_count};
+    return kv_store_holds_over(pg, &meant, svc->env->realtime_us(svc->env->ctx), info, &tx->made->would.holds);
+}
+
 static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct request_tx *tx = ctx;
@@ -238,7 +256,7 @@ static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     tx->meant_count = tx->existed ? 0 : 1;
     tx->made->would.sessions = tx->meant_count;
     tx->made->would.existing = tx->existed ? session->erasure : (struct kv_id){0};
-    return KV_OK;
+    return tx->call->dry_run ? would_hold(tx, pg, info) : KV_OK;
 }
 
 static KV_RC erase_one(struct request_tx *tx)
@@ -288,6 +306,14 @@ static KV_RC erase_tenant(struct request_tx *tx)
 
 /* --- many sessions' request -------------------------------------------------------------------------------------- */
 
+static KV_RC would_many(struct request_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct kv_svc *svc = tx->call->svc;
+    KV_TRY(tx->in->scope == KV_SCOPE_TENANT ? svc_hold_forbids(svc, pg, &tx->call->who.tenant, info) : KV_OK);
+    KV_TRY(kv_store_group_match(pg, &tx->group, KV_STORE_IDS_MAX, info, tx->meant, &tx->meant_count));
+    return would_hold(tx, pg, info);
+}
+
 static KV_RC many_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct request_tx *tx = ctx;
@@ -298,7 +324,7 @@ static KV_RC many_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
         return kv_fail(info, KV_E_NOT_FOUND, "no session that lives is meant by this scope");
     }
     if (tx->call->dry_run) {
-        return kv_store_group_match(pg, &tx->group, KV_STORE_IDS_MAX, info, tx->meant, &tx->meant_count);
+        return would_many(tx, pg, info);
     }
     KV_TRY(kv_store_group_insert(pg, &tx->group, info));
     KV_TRY(svc_group_record(svc, pg, &tx->group, info));

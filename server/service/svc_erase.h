@@ -35,14 +35,16 @@ struct kv_erasure_instance {
 /* One session's erasure, a whole tenant's, or a group: `scope` tells, and of a tenant `one_step`. */
 struct kv_erasure_view {
     struct kv_id id, tenant;
-    enum kv_erasure_scope scope; /* SESSION, LABEL, IDLE or TENANT */
-    struct kv_id session;        /* SESSION */
-    struct kv_id group;          /* the group that it belongs to, or zero */
-    bool one_step;               /* TENANT: one certificate for all; a group's members have one each */
-    struct kv_id batch;          /* those that share its change of the root; zero: in none yet */
-    struct kv_id certificate;    /* of what is certified by one; zero: none */
-    enum kv_erasure_state state; /* of a group: the one that every session reached */
-    const char *claim;           /* what may honestly be said in this state; static text */
+    enum kv_erasure_scope scope;       /* SESSION, LABEL, IDLE or TENANT */
+    struct kv_id session;              /* SESSION */
+    struct kv_id group;                /* the group that it belongs to, or zero */
+    bool one_step;                     /* TENANT: one certificate for all; a group's members have one each */
+    struct kv_id hold;                 /* of one session's: that kept it waiting, or does; zero: none did */
+    uint64_t blocked_us, unblocked_us; /* since when, and until */
+    struct kv_id batch;                /* those that share its change of the root; zero: in none yet */
+    struct kv_id certificate;          /* of what is certified by one; zero: none */
+    enum kv_erasure_state state;       /* of a group: the one that every session reached */
+    const char *claim;                 /* what may honestly be said in this state; static text */
     char basis[KV_BASIS_SIZE];
     uint64_t requested_us;
     uint64_t step_us[KV_ERASURE_CERTIFIED + 1]; /* when a state was reached; 0: not yet */
@@ -63,6 +65,7 @@ struct kv_erasure_would {
     uint64_t sessions;          /* that are meant */
     uint64_t sessions_measured; /* of them, looked at for the numbers below */
     struct kv_id existing;      /* the session's erasure that there is already, or zero */
+    uint64_t holds;             /* that cover some of those that were looked at */
     struct kv_scope_usage usage;
     struct kv_id engines[KV_ERASURE_WOULD_ENGINES]; /* of the tenant: they stop using these sessions */
     size_t engine_count;
@@ -77,9 +80,11 @@ struct kv_erasure_made {
 /* An erasure that exists for the session is returned as it is. All of a tenant goes in one step, and the tenant goes on
  * with fresh keys. A group takes on its first sessions here, the others
  * soon after; sessions made later are not meant. KV_E_NOT_FOUND: no session is meant, or another tenant's.
+ * KV_E_HOLD_ACTIVE: all of a tenant, and it has a hold; held ones among several wait for its end, the others go on.
  * KV_E_FORBIDDEN: an engine key, and not its own session. Durable, and refused here, when it returns. */
 KV_RC kv_svc_erase(struct kv_call *call, const struct kv_erasure_new *in, struct kv_erasure_made *ret_made);
 bool kv_erasure_ended(const struct kv_erasure_view *erasure);
+bool kv_erasure_blocked(const struct kv_erasure_view *erasure); /* it waits for a hold to end */
 
 KV_RC kv_svc_erasure_get(struct kv_call *call, const struct kv_id *erasure, struct kv_erasure_view *ret_erasure);
 

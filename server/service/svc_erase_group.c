@@ -6,6 +6,7 @@
  */
 #include "server/service/erase_request.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_hold.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -19,14 +20,14 @@
 
 /* --- a new one --------------------------------------------------------------------------------------------------- */
 
-static KV_RC put_label(const struct kv_erasure_new *in, char ret_label[KV_GROUP_LABEL_SIZE])
+KV_RC svc_label_text(const char *name, const char *value, char ret_label[KV_GROUP_LABEL_SIZE])
 {
     struct kv_buf text;
     kv_buf_init(&text, KV_GROUP_LABEL_SIZE - 1);
     kv_buf_text(&text, "{");
-    kv_buf_json_string(&text, in->label_key);
+    kv_buf_json_string(&text, name);
     kv_buf_text(&text, ":");
-    kv_buf_json_string(&text, in->label_value);
+    kv_buf_json_string(&text, value);
     kv_buf_text(&text, "}");
     enum kv_err rc = kv_buf_check(&text);
     if (rc == KV_OK) {
@@ -53,7 +54,7 @@ KV_RC svc_group_new(struct kv_call *call, const struct kv_erasure_new *in, struc
     KV_TRY(svc_erase_hash(&ret_group->id, in->reason, ret_group->reason_sha256));
     KV_TRY(svc_erase_hash(&ret_group->id, in->reference, ret_group->reference_sha256));
     ret_group->idle_before_us = in->scope == KV_SCOPE_IDLE ? in->idle_before_us : 0;
-    return in->scope == KV_SCOPE_LABEL ? put_label(in, ret_group->label) : KV_OK;
+    return in->scope == KV_SCOPE_LABEL ? svc_label_text(in->label_key, in->label_value, ret_group->label) : KV_OK;
 }
 
 KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
@@ -72,9 +73,17 @@ KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_sto
 
 /* --- taking sessions on ------------------------------------------------------------------------------------------ */
 
-static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
-                      const struct kv_id *session, struct kv_errinfo *info, struct kv_store_erasure *row)
+struct taking {
+    const struct kv_store_group *group;
+    struct kv_id *sessions; /* KV_MAX_ERASURE_EXPAND */
+    struct kv_store_held *held;
+    size_t count, held_count;
+};
+
+static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, const struct kv_id *session,
+                      struct kv_errinfo *info, struct kv_store_erasure *row)
 {
+    const struct kv_store_group *group = taking->group;
     *row = (struct kv_store_erasure){.tenant = group->tenant,
                                      .session = *session,
                                      .state = KV_ERASURE_REQUESTED,
@@ -85,37 +94,55 @@ static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct kv_stor
     snprintf(row->requested_role, sizeof row->requested_role, "%s", group->requested_role);
     snprintf(row->reason_sha256, sizeof row->reason_sha256, "%s", group->reason_sha256);
     snprintf(row->reference_sha256, sizeof row->reference_sha256, "%s", group->reference_sha256);
+    svc_hold_mark(taking->held, taking->held_count, row);
     KV_TRY(kv_id_new(svc->env, &row->id));
     KV_TRY(kv_store_revocation_next(pg, info, &row->revocation_seq));
     KV_TRY(kv_store_erasure_insert(pg, row, info));
     return svc_erase_record(svc, pg, row, info);
 }
 
-KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_group *group, struct kv_errinfo *info,
-                       struct svc_group_taken *taken)
+static KV_RC take(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, struct kv_errinfo *info,
+                  struct svc_group_taken *taken)
 {
-    size_t max = (size_t)KV_MAX_ERASURE_EXPAND, count = 0;
-    struct kv_id *sessions KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *sessions);
+    uint64_t idle_before_us = taking->group->idle_before_us;
     struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
-    if (sessions == NULL || row == NULL) {
+    if (row == NULL) {
         return KV_E_NO_MEMORY;
     }
-    taken->count = 0;
-    KV_TRY(kv_store_group_match(pg, group, max, info, sessions, &count));
-    for (size_t i = 0; i < count; i++) {
-        if (group->idle_before_us != 0 && svc_use_noted(svc, &sessions[i]) >= group->idle_before_us) {
+    for (size_t i = 0; i < taking->count; i++) {
+        if (idle_before_us != 0 && svc_use_noted(svc, &taking->sessions[i]) >= idle_before_us) {
             continue; /* used at this moment: what was noted before is in its row */
         }
-        enum kv_err rc = take_one(svc, pg, group, &sessions[i], info, row);
+        enum kv_err rc = take_one(svc, pg, taking, &taking->sessions[i], info, row);
         if (rc == KV_E_STALE) { /* erased by somebody else meanwhile */
             continue;
         }
         KV_TRY(rc);
         taken->rows[taken->count].session = row->session;
+        taken->rows[taken->count].state = row->state;
         taken->rows[taken->count++].erasure = row->id;
     }
+    return KV_OK;
+}
+
+KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_group *group, struct kv_errinfo *info,
+                       struct svc_group_taken *taken)
+{
+    size_t max = (size_t)KV_MAX_ERASURE_EXPAND;
+    struct kv_id *sessions KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *sessions);
+    struct kv_store_held *held KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *held);
+    struct taking taking = {.group = group, .sessions = sessions, .held = held};
+    if (sessions == NULL || held == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    taken->count = 0;
+    KV_TRY(kv_store_revocation_hold(pg, info)); /* nobody places a hold from here to the commit */
+    KV_TRY(kv_store_group_match(pg, group, max, info, sessions, &taking.count));
+    const struct kv_store_ids ids = {.ids = sessions, .count = taking.count};
+    KV_TRY(svc_hold_find(svc, pg, &ids, info, held, &taking.held_count));
+    KV_TRY(take(svc, pg, &taking, info, taken));
     group->sessions += taken->count;
-    group->state = count < max ? KV_GROUP_RUNNING : KV_GROUP_EXPANDING;
+    group->state = taking.count < max ? KV_GROUP_RUNNING : KV_GROUP_EXPANDING;
     return kv_store_group_set(pg, group, info);
 }
 
@@ -133,8 +160,10 @@ void svc_group_begin(struct kv_svc *svc, const struct kv_store_group *group, con
 {
     struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
     for (size_t i = 0; row != NULL && i < taken->count; i++) {
-        *row = (struct kv_store_erasure){
-            .id = taken->rows[i].erasure, .tenant = group->tenant, .session = taken->rows[i].session};
+        *row = (struct kv_store_erasure){.id = taken->rows[i].erasure,
+                                         .tenant = group->tenant,
+                                         .session = taken->rows[i].session,
+                                         .state = taken->rows[i].state};
         svc_views_drop(svc->views, &row->session); /* before anybody hears of it */
         svc_erasure_publish(svc, row);
         KV_IGNORE(svc_session_revoke(svc, &row->tenant, &row->session, &row->id, kv_now_ns(svc->env)),
@@ -262,11 +291,10 @@ static void put_steps(const struct kv_store_group *group, const struct kv_store_
     }
 }
 
-/* Only the name: an answer is kept for its Idempotency-Key for ever, longer than the sessions that had the label. */
-static void put_label_name(const struct kv_store_group *group, char ret_label[KV_GROUP_LABEL_SIZE])
+void svc_label_name(const char *label, char ret_label[KV_GROUP_LABEL_SIZE])
 {
-    if (group->label[0] != '\0') { /* {"name":"value"}, and a name has no quotes in it */
-        const char *name = group->label + 2;
+    const char *name = label[0] == '\0' ? "" : strchr(label, '"') + 1; /* and a name has no quotes in it */
+    if (label[0] != '\0') {
         snprintf(ret_label, KV_GROUP_LABEL_SIZE, "{\"%.*s\":null}", (int)strcspn(name, "\""), name);
     }
 }
@@ -291,9 +319,9 @@ void svc_group_view(struct kv_svc *svc, const struct kv_store_group *group,
                                          .sessions_certified = progress->states[KV_ERASURE_CERTIFIED],
                                          .sessions_quarantined = progress->states[KV_ERASURE_QUARANTINED]};
     snprintf(ret_view->basis, sizeof ret_view->basis, "%s", group->basis);
-    put_label_name(group, ret_view->label);
+    svc_label_name(group->label, ret_view->label);
     put_steps(group, progress, ret_view);
-    if (!kv_erasure_ended(ret_view)) {
+    if (!kv_erasure_ended(ret_view) && !kv_erasure_blocked(ret_view)) {
         ret_view->eta_ms = svc_erase_eta_ms(svc, open_members(progress));
     }
 }

@@ -5,6 +5,7 @@
  */
 #include "server/service/erase_request.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_hold.h"
 
 #include "dataplane/base/fault.h"
 
@@ -12,6 +13,7 @@
 
 KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row, struct kv_errinfo *info)
 {
+    KV_TRY(svc_hold_forbids(svc, pg, &row->tenant, info));
     row->state = KV_ERASURE_REQUESTED;
     row->at_us[KV_ERASURE_REQUESTED] = svc->env->realtime_us(svc->env->ctx);
     KV_TRY(kv_store_erasure_insert_tenant(pg, row, info));

@@ -137,7 +137,7 @@ static KV_RC end_tenant(struct kv_svc *svc, struct kv_pg *pg, const struct kv_id
     }
     *tx = (struct tenant_tx){.svc = svc, .tenant = *tenant, .now_us = now_us};
     enum kv_err rc = kv_pg_tx(pg, KV_TX_EXPIRE_TENANT, tenant_tx, tx, info, NULL);
-    if (rc == KV_E_STALE) {
+    if (rc == KV_E_STALE || rc == KV_E_HOLD_ACTIVE) {
         return KV_OK;
     }
     KV_TRY(rc);

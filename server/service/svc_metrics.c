@@ -343,7 +343,9 @@ void svc_metrics_certified(struct kv_svc *svc, const struct kv_store_erasure *jo
     kv_metric_add(metrics.certificates, 1);
     kv_top_add(svc->top, &job->tenant, SVC_TENANT_ERASURES, 1);
     for (unsigned i = 0; i < STAGES; i++) {
-        uint64_t from = job->at_us[stages[i].from];
+        /* What waited for a hold to end began then. */
+        bool waited = job->unblocked_us != 0 && stages[i].from == KV_ERASURE_REQUESTED;
+        uint64_t from = waited ? job->unblocked_us : job->at_us[stages[i].from];
         uint64_t to = stages[i].to == KV_ERASURE_CERTIFIED ? now_us : job->at_us[stages[i].to];
         if (from != 0 && to >= from) { /* clocks of several instances may differ */
             kv_metric_observe(metrics.stages[i], (double)(to - from) / 1e6);

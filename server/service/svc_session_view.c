@@ -43,7 +43,7 @@ void svc_session_view_of(const struct kv_store_session *row, struct kv_session_v
                                          .pinned_until_us = row->pinned_until_us,
                                          .idle_seconds = row->idle_seconds,
                                          .erasure = row->erasure};
-    snprintf(ret_view->state, sizeof ret_view->state, "%s", kv_session_state_name(row->state));
+    snprintf(ret_view->state, sizeof ret_view->state, "%s", row->held ? "held" : kv_session_state_name(row->state));
     snprintf(ret_view->class, sizeof ret_view->class, "%s", row->class);
     snprintf(ret_view->region, sizeof ret_view->region, "%s", row->region);
     svc_model_of_row(row, &ret_view->model);

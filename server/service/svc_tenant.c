@@ -10,6 +10,7 @@
 #include "dataplane/crypto/hash.h"
 #include "server/service/event.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_hold.h"
 #include "server/service/svc_metrics.h"
 #include "server/store/store_change.h"
 
@@ -350,7 +351,7 @@ KV_RC kv_svc_tenant_resume(struct kv_call *call, const struct kv_id *tenant, str
 
 static KV_RC apply_delete(struct change_tx *tx, struct kv_store_tenant *row, struct kv_errinfo *info, bool *ret_same)
 {
-    (void)info;
+    KV_TRY(svc_hold_forbids(tx->call->svc, tx->call->pg, &tx->tenant, info));
     bool sooner = tx->now && row->delete_us > tx->now_us;
     *ret_same = row->state == KV_TENANT_DELETING && !sooner;
     if (!*ret_same) {

@@ -220,6 +220,19 @@ KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_
     return kv_pg_fetch_one(pg, &one, fill_i64, ret_seq, info);
 }
 
+KV_RC kv_store_revocation_hold(struct kv_pg *pg, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {"revocation_hold", "SELECT seq FROM revocation_head FOR UPDATE"};
+    struct kv_pg_args args = {0};
+    int64_t seq = 0;
+    struct kv_pg_one one = {.query = &query,
+                            .args = &args,
+                            .write = true,
+                            .none = KV_E_CORRUPT,
+                            .none_text = "the revocation head is gone from the database"};
+    return kv_pg_fetch_one(pg, &one, fill_i64, &seq, info);
+}
+
 KV_RC kv_store_revocation_head(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq)
 {
     static const struct kv_pg_query query = {"revocation_head", "SELECT seq FROM revocation_head"};

@@ -75,6 +75,8 @@ struct kv_store_revocation {
 
 /* Holds the head's row lock to the commit. Write. */
 KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq);
+/* The same lock without a number: nobody is revoked before the commit, and all that were before are seen. Write. */
+KV_RC kv_store_revocation_hold(struct kv_pg *pg, struct kv_errinfo *info);
 KV_RC kv_store_revocation_head(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq); /* 0: none yet */
 /* Those after `seq`, oldest first, at most `max`. */
 KV_RC kv_store_revocations_since(struct kv_pg *pg, int64_t seq, size_t max, struct kv_errinfo *info,

@@ -68,6 +68,8 @@ KV_RC kv_store_erasure_fill(struct kv_pg_row *row, void *ret)
     if (erasure->has_sessions) {
         memcpy(erasure->sessions_root, root.data, root.len);
     }
+    kv_pg_get_id(row, &erasure->hold);
+    erasure->unblocked_us = kv_pg_get_time(row);
     return KV_OK;
 }
 
@@ -79,8 +81,9 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     static const struct kv_pg_query query = {
         "erasure_insert", "INSERT INTO erasure (id, tenant_id, session_id, slot, directory_slot, state, basis,"
                           " reason_sha256, requested_by, requested_role, revocation_seq, requested_at,"
-                          " blocked_hold_at, needs_approval_at, group_id, reference_sha256, tree_id)"
-                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17)"};
+                          " blocked_hold_at, needs_approval_at, group_id, reference_sha256, tree_id, hold_id)"
+                          " VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17,"
+                          " $18)"};
     enum kv_erasure_state state = erasure->state;
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->id);
@@ -100,21 +103,25 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_erasure *erasure
     kv_pg_arg_id_or_null(&args, &erasure->group);
     kv_pg_arg_text_or_null(&args, erasure->reference_sha256);
     kv_pg_arg_id(&args, &session->tree);
+    kv_pg_arg_id_or_null(&args, &erasure->hold);
     uint64_t rows = 0;
     return kv_pg_change(pg, &query, &args, info, &rows);
 }
 
 static KV_RC revoke_session(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info)
 {
+    /* Whether a hold by a label covers it is judged by its labels. */
     static const struct kv_pg_query query = {"erasure_revoke_session",
                                              "UPDATE session SET state = 'erasing', revoked_seq = $3, erasure_id = $4,"
-                                             " external_hmac = NULL, external_sealed = NULL, labels = '{}',"
-                                             " rev = rev + 1 WHERE id = $1 AND tenant_id = $2 AND state = 'active'"};
+                                             " external_hmac = NULL, external_sealed = NULL,"
+                                             " labels = CASE WHEN $5 THEN labels ELSE '{}' END, rev = rev + 1"
+                                             " WHERE id = $1 AND tenant_id = $2 AND state = 'active'"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &erasure->session);
     kv_pg_arg_id(&args, &erasure->tenant);
     kv_pg_arg_i64(&args, erasure->revocation_seq);
     kv_pg_arg_id(&args, &erasure->id);
+    kv_pg_arg_bool(&args, erasure->state == KV_ERASURE_BLOCKED_HOLD);
     return kv_pg_change_one(pg, &query, &args, info, "the session is not active any more");
 }
 
@@ -207,8 +214,8 @@ static KV_RC fill_open(struct kv_pg_row *row, void *ret)
 KV_RC kv_store_erasure_count_open(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_count,
                                   uint64_t *ret_oldest_us)
 {
-    static const struct kv_pg_query query = {"erasure_count_open",
-                                             "SELECT count(*), min(requested_at) FROM erasure " OPEN};
+    static const struct kv_pg_query query = {
+        "erasure_count_open", "SELECT count(*), min(coalesce(unblocked_at, requested_at)) FROM erasure " OPEN};
     struct kv_pg_args args = {0};
     struct open open = {0};
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no count"};

@@ -59,15 +59,17 @@ struct kv_store_erasure {
     uint8_t sessions_root[32]; /* and the Merkle root of their ids, once has_sessions */
     bool has_sessions;
     struct kv_id group;                        /* zero: asked for alone */
+    struct kv_id hold;                         /* one that covered the session, the last to be seen; zero: none did */
+    uint64_t unblocked_us;                     /* when none covered it any more; 0: none ever did, or one does */
     char scope[KV_SCOPE_SIZE];                 /* of the request that it is part of: "session", or the group's */
     char reference_sha256[KV_SHA256_HEX_SIZE]; /* like reason_sha256 */
 };
 
 /* The request: the row, and the session goes to ERASING with `revocation_seq` (from kv_store_revocation_next, same
  * transaction). Reads id, tenant, session, state (REQUESTED, BLOCKED_HOLD or NEEDS_APPROVAL), basis, reason_sha256,
- * requested_by, requested_role, revocation_seq, at_us[state], group and reference_sha256. KV_E_NOT_FOUND: no such
+ * requested_by, requested_role, revocation_seq, at_us[state], group, hold and reference_sha256. KV_E_NOT_FOUND: no such
  * session of this tenant. KV_E_STALE: it is not active; the session's row names the erasure there is. The session's
- * external id is forgotten with it. Write. */
+ * external id and labels are forgotten with it; when a hold blocks it, the labels stay until it goes on. Write. */
 KV_RC kv_store_erasure_insert(struct kv_pg *pg, const struct kv_store_erasure *erasure, struct kv_errinfo *info);
 KV_RC kv_store_erasure_get(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                            struct kv_store_erasure *ret_erasure); /* KV_E_NOT_FOUND */

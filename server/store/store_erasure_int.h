@@ -15,7 +15,8 @@
     " coalesce(cert_leaf_index, -1), previous_sha256, sample_headers IS NOT NULL, cert_jws IS NOT NULL,"             \
     " bundle IS NOT NULL, group_id, reference_sha256,"                                                               \
     " coalesce((SELECT g.scope FROM erasure_group g WHERE g.id = erasure.group_id), scope), scope = 'tenant',"       \
-    " coalesce(tree_id, tenant_id), coalesce(first_slot, slot), sessions, sessions_root FROM erasure "
+    " coalesce(tree_id, tenant_id), coalesce(first_slot, slot), sessions, sessions_root, hold_id, unblocked_at"      \
+    " FROM erasure "
 
 /* Into a struct kv_store_erasure, from SELECT_ERASURE. */
 KV_RC kv_store_erasure_fill(struct kv_pg_row *row, void *ret);

@@ -90,8 +90,10 @@ KV_RC kv_store_group_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_er
 KV_RC kv_store_group_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_group *ret_list,
                                size_t *ret_count)
 {
-    static const struct kv_pg_query query = {"group_list_open",
-                                             SELECT_GROUP "WHERE ended_at IS NULL ORDER BY created_at, id LIMIT $1"};
+    static const struct kv_pg_query query = {"group_list_open", SELECT_GROUP
+                                             "WHERE ended_at IS NULL AND (state = 'expanding' OR NOT EXISTS"
+                                             " (SELECT FROM erasure e WHERE e.group_id = erasure_group.id"
+                                             " AND e.state = 'blocked_hold')) ORDER BY created_at, id LIMIT $1"};
     struct kv_pg_args args = {0};
     kv_pg_arg_u64(&args, max);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = max, .size = sizeof ret_list[0]};

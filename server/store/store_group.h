@@ -38,7 +38,7 @@ KV_RC kv_store_group_get(struct kv_pg *pg, const struct kv_id *id, struct kv_err
 /* FOR UPDATE: one at a time takes sessions on. KV_E_NOT_FOUND. Write. */
 KV_RC kv_store_group_lock(struct kv_pg *pg, const struct kv_id *id, struct kv_errinfo *info,
                           struct kv_store_group *ret_group);
-/* Not ended, oldest first. */
+/* Not ended, oldest first; without those that wait for a hold: they cannot end before it does. */
 KV_RC kv_store_group_list_open(struct kv_pg *pg, size_t max, struct kv_errinfo *info, struct kv_store_group *ret_list,
                                size_t *ret_count);
 /* Its state, how many sessions it took on, and with an end when. KV_E_STALE: it has ended already. Write. */

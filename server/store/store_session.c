@@ -23,7 +23,8 @@ const char *kv_session_state_name(enum kv_session_state state)
         "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") ", t.state, s.key_version, s.key_fingerprint IS NOT " \
                                                               "NULL,"                                               \
                                                               " s.key_fingerprint, coalesce(x.destroyed_at IS NOT " \
-                                                              "NULL, false), k.compromised_at IS NOT NULL FROM "    \
+                                                              "NULL, false), k.compromised_at IS NOT NULL, "        \
+                                                              "coalesce(x.state = 'blocked_hold', false) FROM "     \
                                                               "session s" KV_SESSION_CUT                            \
                                                               "JOIN tenant_key k ON k.tenant_id = s.tenant_id AND " \
                                                               "k.version = s.key_version"                           \
@@ -80,7 +81,9 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
         memcpy(session->external_sealed, sealed.data, session->external_len);
     }
     kv_pg_get_labels(row, &session->labels);
-    return fill_key(row, &session->key);
+    KV_TRY(fill_key(row, &session->key));
+    session->held = kv_pg_get_bool(row);
+    return KV_OK;
 }
 
 struct slots {
@@ -222,13 +225,14 @@ KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const 
 #define LAST_MOVED                                                                                            \
     "(SELECT l.at FROM audit_leaf l WHERE l.session_id = s.id AND l.op IN ('block.offload', 'block.restore')" \
     " ORDER BY l.idx DESC LIMIT 1)"
-#define LIST_SESSIONS                                                                                               \
-    SELECT_SESSION "WHERE s.tenant_id = $1"                                                                         \
-                   " AND ($2::bytea IS NULL OR (c.id IS NULL AND s.external_hmac = $2))"                            \
-                   " AND ($3::text IS NULL OR (c.id IS NULL AND s.labels @> jsonb_build_object($3, $4::text)))"     \
-                   " AND ($5::text IS NULL OR " KV_SESSION_STATE " = $5) AND ($6::text IS NULL OR s.model_id = $6)" \
-                   " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND"              \
-                   " coalesce(" LAST_MOVED " < $7, true)))"                                                         \
+#define LIST_SESSIONS                                                                                                \
+    SELECT_SESSION "WHERE s.tenant_id = $1"                                                                          \
+                   " AND ($2::bytea IS NULL OR (c.id IS NULL AND s.external_hmac = $2))"                             \
+                   " AND ($3::text IS NULL OR (c.id IS NULL AND s.labels @> jsonb_build_object($3, $4::text)))"      \
+                   " AND ($5::text IS NULL OR CASE WHEN x.state = 'blocked_hold' THEN 'held' ELSE " KV_SESSION_STATE \
+                   " END = $5) AND ($6::text IS NULL OR s.model_id = $6)"                                            \
+                   " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND"               \
+                   " coalesce(" LAST_MOVED " < $7, true)))"                                                          \
                    " AND ($8::timestamptz IS NULL OR s.created_at > $8)"
 
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,

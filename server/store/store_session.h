@@ -36,6 +36,7 @@ struct kv_store_session {
     struct kv_id id, tenant;
     struct kv_id created_by;       /* API key; zero: the system */
     struct kv_id erasure;          /* zero: none asked for */
+    bool held;                     /* it is ERASING, and a hold keeps that from going on */
     uint32_t slot, directory_slot; /* the latter, and the tree, are the tenant's */
     struct kv_id tree;
     enum kv_session_state state;
@@ -93,7 +94,7 @@ struct kv_store_session_filter {
     struct kv_id tenant;
     const uint8_t *external_hmac;              /* 32 bytes; NULL: any */
     const struct kv_label *label;              /* NULL: any */
-    const char *state, *model;                 /* NULL: any */
+    const char *state, *model;                 /* NULL: any; "held" are those that are, and not among "erasing" */
     uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as rows and the log say */
 };
 /* One page; `ret_list` has room for page->limit + 1. */
@@ -106,7 +107,7 @@ KV_RC kv_store_session_update(struct kv_pg *pg, struct kv_store_session *session
  * Write. */
 KV_RC kv_store_session_used(struct kv_pg *pg, const struct kv_store_use *uses, size_t count, struct kv_errinfo *info);
 /* Active sessions past their lifetime at `now_us`: the whole one, or the idle one by `grace_us` and with no entry in
- * the log within it. Pinned ones are not among them. The longest overdue first, at most `max`. */
+ * the log within it. Those that are pinned or held are not among them. The longest overdue first, at most `max`. */
 struct kv_store_overdue {
     struct kv_id id, tenant;
     uint64_t expires_us, idle_seconds; /* as in the row */

@@ -2,7 +2,7 @@
  * What changes on a session while it lives: its client's own id, labels, lifetimes, when it was used last.
  */
 #include "server/store/pg_int.h"
-#include "server/store/store_session.h"
+#include "server/store/store_hold.h"
 
 KV_RC kv_store_session_set_external(struct kv_pg *pg, const struct kv_id *id, const struct kv_store_external *external,
                                     struct kv_errinfo *info)
@@ -82,9 +82,11 @@ KV_RC kv_store_session_list_overdue(struct kv_pg *pg, uint64_t now_us, uint64_t 
         " JOIN tenant t ON t.id = s.tenant_id AND s.slot >= t.first_slot"
         " WHERE s.state = 'active' AND (s.expires_at IS NOT NULL OR s.idle_at IS NOT NULL)"
         " AND least(s.expires_at, s.idle_at) <= $1 AND (s.pinned_until IS NULL OR s.pinned_until <= $1)"
-        " AND (s.expires_at <= $1 OR (s.idle_at <= $2 AND NOT EXISTS (SELECT 1 FROM audit_leaf l"
-        " WHERE l.session_id = s.id AND l.at > $2 - s.idle_seconds * interval '1 second')))"
-        " ORDER BY least(s.expires_at, s.idle_at) LIMIT $3"};
+        " AND NOT EXISTS (SELECT FROM hold h WHERE " KV_HOLD_COVERS(
+            "1") ")"
+                 " AND (s.expires_at <= $1 OR (s.idle_at <= $2 AND NOT EXISTS (SELECT 1 FROM audit_leaf l"
+                 " WHERE l.session_id = s.id AND l.at > $2 - s.idle_seconds * interval '1 second')))"
+                 " ORDER BY least(s.expires_at, s.idle_at) LIMIT $3"};
     struct kv_pg_args args = {0};
     kv_pg_arg_time(&args, now_us);
     kv_pg_arg_time(&args, now_us - grace_us);

@@ -270,8 +270,10 @@ KV_RC kv_store_tenant_set_erased(struct kv_pg *pg, const struct kv_id *id, struc
 KV_RC kv_store_tenant_list_due(struct kv_pg *pg, uint64_t now_us, size_t max, struct kv_errinfo *info,
                                struct kv_id *ret_ids, size_t *ret_count)
 {
-    static const struct kv_pg_query query = {"tenant_list_due",
-                                             "SELECT id FROM tenant WHERE delete_at <= $1 ORDER BY delete_at LIMIT $2"};
+    static const struct kv_pg_query query = {
+        "tenant_list_due", "SELECT id FROM tenant WHERE delete_at <= $1 AND NOT EXISTS (SELECT FROM hold h"
+                           " WHERE h.tenant_id = tenant.id AND h.ended_at IS NULL AND h.expires_at > $1)"
+                           " ORDER BY delete_at LIMIT $2"};
     struct kv_pg_args args = {0};
     kv_pg_arg_time(&args, now_us);
     kv_pg_arg_u64(&args, max);

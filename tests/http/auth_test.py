@@ -20,11 +20,12 @@ PUBLIC = {
     ("GET", "/problems"), ("GET", "/problems/{}"), ("POST", "/v1/certificates:verify"),
 }
 # Bodies where the contract's example would be refused before anybody looks for the id: its time has gone by.
-BODIES = {"pinSession": {"until": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))}}
+TOMORROW = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time.time() + 86400))
+BODIES = {"pinSession": {"until": TOMORROW}, "placeHold": {"scope": {}, "reason": "r", "expires_at": TOMORROW}}
 # Kinds of ids that are no tenant's.
 NOBODYS = {"IncarnationId", "EventId", "RootId"}
 PREFIXES = {"tenants": "ten", "api-keys": "key", "sessions": "ses", "engines": "eng", "pools": "poo", "erasures": "era",
-            "certificates": "crt", "operations": "opr"}
+            "certificates": "crt", "operations": "opr", "holds": "hld"}
 
 
 def example(pattern):
@@ -143,7 +144,10 @@ class Access(rig.Suite):
         operation = self.call("POST", "/v1/audit:verify", keys[A])
         self.assertEqual(operation.status, 202, operation)
         key = self.call("POST", f"/v1/tenants/{tenant}/api-keys", keys[T], {"name": "k", "roles": [E]}).json()
-        return {"TenantId": tenant, "KeyId": key["id"], "SessionId": self.server.session(keys[E]), "EngineId": engine.id,
+        allowed = {"tiers": {"dram": {}, "nvme": {}}, "hold": {"allowed": True}}
+        self.assertEqual(self.call("PUT", f"/v1/tenants/{tenant}/policy", keys[S], allowed).status, 200)
+        hold = self.call("POST", "/v1/holds", keys[T], {**BODIES["placeHold"], "scope": {"label": {"held": "1"}}}).json()
+        return {"TenantId": tenant, "HoldId": hold["id"], "KeyId": key["id"], "SessionId": self.server.session(keys[E]), "EngineId": engine.id,
                   "PoolId": engine.pool, "ErasureId": erasure["id"], "OperationId": operation.json()["id"],
                   "CertificateId": rig.wait_for("the certificate", lambda: self.call(
                       "GET", f"/v1/erasures/{erasure['id']}", keys[T]).json().get("certificate_id"))}

@@ -185,6 +185,9 @@ Test(policy_diff, each_number_and_mode_counts_in_its_direction)
         {"{\"tiers\":{\"dram\":{}},\"session\":{\"max_idle_seconds\":1}}", "{\"tiers\":{\"dram\":{}}}"},
         {"{\"tiers\":{\"dram\":{}},\"erase\":{\"sla_seconds\":1}}", "{\"tiers\":{\"dram\":{}}}"},
         {"{\"tiers\":{\"dram\":{}},\"erase\":{\"require_reason\":true}}", "{\"tiers\":{\"dram\":{}}}"},
+        {"{\"tiers\":{\"dram\":{}}}", "{\"tiers\":{\"dram\":{}},\"hold\":{\"allowed\":true}}"},
+        {"{\"tiers\":{\"dram\":{}},\"hold\":{\"allowed\":true,\"max_days\":1}}",
+         "{\"tiers\":{\"dram\":{}},\"hold\":{\"allowed\":true,\"max_days\":2}}"},
         {"{\"tiers\":{\"dram\":{}},\"classes\":{\"x\":{\"restore\":\"never\"}}}",
          "{\"tiers\":{\"dram\":{}},\"classes\":{\"x\":{}}}"},
     };
@@ -193,6 +196,43 @@ Test(policy_diff, each_number_and_mode_counts_in_its_direction)
         expect(pairs[i][1], pairs[i][0], false, true);
         expect(pairs[i][0], pairs[i][0], false, false);
     }
+}
+
+/* The days of the longest hold, or what is refused. */
+static uint64_t hold_days(const char *platform, const char *tenant, enum kv_err wanted)
+{
+    struct kv_errinfo info = {0};
+    struct kv_policy_doc *docs[2] = {NULL, NULL};
+    struct kv_policy_set *set = NULL;
+    char text[2][128];
+    snprintf(text[0], sizeof text[0], "{\"tiers\":{\"dram\":{}}%s}", platform);
+    snprintf(text[1], sizeof text[1], "{\"tiers\":{\"dram\":{}}%s}", tenant);
+    for (unsigned i = 0; i < 2; i++) {
+        enum kv_policy_level level = i == 0 ? KV_POLICY_PLATFORM : KV_POLICY_TENANT;
+        cr_assert_eq(kv_policy_parse(KV_BYTES(text[i], strlen(text[i])), level, &info, &docs[i]), KV_OK, "%s",
+                     info.text);
+    }
+    cr_expect_eq(kv_policy_check_ceiling(docs[0], docs[1], &info), wanted, "%s under %s", tenant, platform);
+    cr_assert_eq(kv_policy_compile(docs[0], docs[1], &set), KV_OK);
+    uint64_t days = set->hold_days;
+    kv_policy_set_free(set);
+    kv_policy_doc_free(docs[0]);
+    kv_policy_doc_free(docs[1]);
+    return days;
+}
+
+Test(policy_diff, holds_are_a_tenant_s_to_have_and_the_platform_s_to_bound)
+{
+    const char *some = ",\"hold\":{\"allowed\":true,\"max_days\":30}", *all = ",\"hold\":{\"allowed\":true}",
+               *none = ",\"hold\":{\"allowed\":false}";
+    cr_expect_eq(hold_days("", "", KV_OK), 0, "nobody said that there are any");
+    cr_expect_eq(hold_days(all, "", KV_OK), 0, "it is the tenant that says so");
+    cr_expect_eq(hold_days("", some, KV_OK), 30);
+    cr_expect_eq(hold_days("", all, KV_OK), (uint64_t)KV_MAX_HOLD_DAYS);
+    cr_expect_eq(hold_days(some, all, KV_E_CEILING), 30);
+    cr_expect_eq(hold_days(some, some, KV_OK), 30);
+    cr_expect_eq(hold_days(none, some, KV_E_CEILING), 0);
+    cr_expect_eq(hold_days(none, none, KV_OK), 0);
 }
 
 Test(policy_diff, a_new_class_is_looser_where_it_allows_more_than_default_did)

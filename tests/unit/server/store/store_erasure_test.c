@@ -1,5 +1,5 @@
 /* Erasures walk forward only, facts freeze, a certificate is issued once and only after verification. */
-#include "server/store/store_erasure.h"
+#include "server/store/store_hold.h"
 
 #include "dataplane/base/id.h"
 #include "server/store/store_loss.h"
@@ -228,10 +228,19 @@ Test(erasure, session_of_another_tenant_is_not_found)
 
 Test(erasure, blocked_request_revokes_too_and_runs_later)
 {
+    const struct kv_store_hold hold = {.id = store_id(150),
+                                       .tenant = tenant,
+                                       .scope = KV_HOLD_TENANT,
+                                       .reason_sha256 = SHA,
+                                       .created_us = T0,
+                                       .created_role = "tenant_admin",
+                                       .expires_us = T0 + 1};
+    cr_assert(eq(int, IN_TX(pg, kv_store_hold_insert(pg, &hold, 1, &info)), KV_OK), "%s", info.text);
     struct kv_store_erasure erasure = {.id = store_id(200),
                                        .tenant = tenant,
                                        .session = session,
                                        .state = KV_ERASURE_BLOCKED_HOLD,
+                                       .hold = hold.id,
                                        .basis = "retention",
                                        .reason_sha256 = SHA,
                                        .requested_role = "tenant_admin",
