@@ -3,6 +3,7 @@
 BEGIN {
     may["api"] = ""
     may["api/clients/c"] = ""
+    may["api/clients/examples"] = "" # they include the installed header, as anybody would
     may["dataplane/base"] = "api"
     may["dataplane/crypto"] = "dataplane/base api"
     may["dataplane/io"] = "dataplane/base api"
