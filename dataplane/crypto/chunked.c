@@ -12,7 +12,7 @@
 
 enum { INFO_BYTES_MAX = 1024, STREAM_HEADER_BYTES = KV_SALT_BYTES + KV_COMMITMENT_BYTES };
 
-KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
+KV_RC kv_stream_derive(struct kv_expander *expander, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
                        struct kv_bytes context, struct kv_stream_keys *ret_keys)
 {
     uint8_t info[INFO_BYTES_MAX];
@@ -24,7 +24,9 @@ KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const ui
         return KV_E_LIMIT;
     }
     _Static_assert(sizeof *ret_keys == 76, "the three keys are one output without gaps");
-    KV_TRY(kv_hkdf_expand_sha512_with(hkdf, key, KV_BYTES(info, kv_writer_len(&writer)), ret_keys, sizeof *ret_keys));
+    struct kv_bytes all = KV_BYTES(info, kv_writer_len(&writer));
+    KV_TRY(expander != NULL ? kv_expander_expand(expander, key, all, ret_keys, sizeof *ret_keys)
+                            : kv_hkdf_expand_sha512(key, all, ret_keys, sizeof *ret_keys));
     KV_TELL_KEY("stream", key, KV_BYTES(ret_keys->aead_key, sizeof ret_keys->aead_key));
     return KV_OK;
 }
@@ -108,8 +110,10 @@ KV_RC kv_chunked_open(struct kv_sealer *sealer, struct kv_bytes key, struct kv_b
     if (stream.len < STREAM_HEADER_BYTES) {
         return KV_E_TRUNCATED;
     }
-    KV_TRY(kv_stream_derive(sealer->hkdf, key, stream.data, context, &keys));
-    enum kv_err rc = KV_E_WRONG_KEY;
+    enum kv_err rc = kv_stream_derive(sealer->expander, key, stream.data, context, &keys);
+    kv_expander_forget(sealer->expander);
+    KV_TRY(rc);
+    rc = KV_E_WRONG_KEY;
     if (kv_equal_constant_time(keys.commitment, stream.data + KV_SALT_BYTES, KV_COMMITMENT_BYTES)) {
         rc = open_into_buf(sealer, &keys, KV_BYTES(stream.data + STREAM_HEADER_BYTES, stream.len - STREAM_HEADER_BYTES),
                            ret_plaintext);

@@ -5,7 +5,7 @@
 #include "dataplane/crypto/kdf.h"
 #include "dataplane/base/check.h"
 #include "dataplane/crypto/hash_int.h"
-#include "dataplane/crypto/kdf_int.h"
+#include "dataplane/crypto/kdf.h"
 
 #include <openssl/core_names.h>
 #include <openssl/evp.h>
@@ -56,7 +56,7 @@ static bool hkdf_run(EVP_KDF_CTX *ctx, const struct hkdf_input *input, void *ret
     return EVP_KDF_derive(ctx, ret_okm, len, params) == 1;
 }
 
-static KV_RC derive(const struct kv_hkdf *hkdf, const struct hkdf_input *input, void *ret_okm, size_t len)
+static KV_RC derive(const struct hkdf_input *input, void *ret_okm, size_t len)
 {
     if (len == 0) {
         return KV_E_INVALID_REQUEST;
@@ -64,30 +64,13 @@ static KV_RC derive(const struct kv_hkdf *hkdf, const struct hkdf_input *input, 
     if (input->info.len > INFO_BYTES_MAX || len > 255 * input->hash_len) {
         return KV_E_LIMIT;
     }
-    EVP_KDF *fetched = hkdf == NULL ? EVP_KDF_fetch(NULL, "HKDF", NULL) : NULL;
-    EVP_KDF *kdf = hkdf != NULL ? unconst(hkdf) : fetched;
+    EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
     EVP_KDF_CTX *ctx = kdf != NULL ? EVP_KDF_CTX_new(kdf) : NULL;
     bool done = ctx != NULL && hkdf_run(ctx, input, ret_okm, len);
     EVP_KDF_CTX_free(ctx);
-    EVP_KDF_free(fetched);
+    EVP_KDF_free(kdf);
     kv_forget();
     return done ? KV_OK : kv_crypto_failed();
-}
-
-/* struct kv_hkdf is never defined: a pointer to one is OpenSSL's pointer. */
-KV_RC kv_hkdf_new(struct kv_hkdf **ret_hkdf)
-{
-    EVP_KDF *kdf = EVP_KDF_fetch(NULL, "HKDF", NULL);
-    if (kdf == NULL) {
-        return kv_crypto_failed();
-    }
-    *ret_hkdf = (struct kv_hkdf *)(void *)kdf;
-    return KV_OK;
-}
-
-void kv_hkdf_free(struct kv_hkdf *hkdf)
-{
-    EVP_KDF_free((EVP_KDF *)(void *)hkdf);
 }
 
 KV_RC kv_hkdf_sha512(struct kv_bytes salt, struct kv_bytes ikm, struct kv_bytes info, void *ret_okm, size_t len)
@@ -98,20 +81,14 @@ KV_RC kv_hkdf_sha512(struct kv_bytes salt, struct kv_bytes ikm, struct kv_bytes 
                                      .key = ikm,
                                      .salt = salt,
                                      .info = info};
-    return derive(NULL, &input, ret_okm, len);
-}
-
-KV_RC kv_hkdf_expand_sha512_with(const struct kv_hkdf *hkdf, struct kv_bytes prk, struct kv_bytes info, void *ret_okm,
-                                 size_t len)
-{
-    const struct hkdf_input input = {
-        .digest = "SHA512", .mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY, .hash_len = 64, .key = prk, .info = info};
-    return derive(hkdf, &input, ret_okm, len);
+    return derive(&input, ret_okm, len);
 }
 
 KV_RC kv_hkdf_expand_sha512(struct kv_bytes prk, struct kv_bytes info, void *ret_okm, size_t len)
 {
-    return kv_hkdf_expand_sha512_with(NULL, prk, info, ret_okm, len);
+    const struct hkdf_input input = {
+        .digest = "SHA512", .mode = EVP_KDF_HKDF_MODE_EXPAND_ONLY, .hash_len = 64, .key = prk, .info = info};
+    return derive(&input, ret_okm, len);
 }
 
 KV_RC kv_hkdf_sha256(struct kv_bytes salt, struct kv_bytes ikm, struct kv_bytes info, void *ret_okm, size_t len)
@@ -122,7 +99,7 @@ KV_RC kv_hkdf_sha256(struct kv_bytes salt, struct kv_bytes ikm, struct kv_bytes 
                                      .key = ikm,
                                      .salt = salt,
                                      .info = info};
-    return derive(NULL, &input, ret_okm, len);
+    return derive(&input, ret_okm, len);
 }
 
 static void write_prefixed(struct kv_writer *writer, struct kv_bytes field)

@@ -1,15 +1,17 @@
-/* HKDF that was looked up once: OpenSSL's look-up costs as much as the derivation itself, once a block. */
+/* HKDF for many outputs of one key; see expand.c. Thread: one. */
 #ifndef KV_CRYPTO_KDF_INT_H
 #define KV_CRYPTO_KDF_INT_H
 
 #include "dataplane/crypto/kdf.h"
 
-struct kv_hkdf; /* immutable; holds no key */
+struct kv_expander;
 
-KV_RC kv_hkdf_new(struct kv_hkdf **ret_hkdf);
-void kv_hkdf_free(struct kv_hkdf *hkdf); /* NULL is fine */
-/* `hkdf` may be NULL: then it is looked up for this call. */
-KV_RC kv_hkdf_expand_sha512_with(const struct kv_hkdf *hkdf, struct kv_bytes prk, struct kv_bytes info, void *ret_okm,
-                                 size_t len);
+KV_RC kv_expander_new(struct kv_expander **ret_expander);
+void kv_expander_free(struct kv_expander *expander); /* forgets; NULL is fine */
+/* As kv_hkdf_expand_sha512, for a key of 1 to KV_MAX_SECRET_BYTES bytes. What was computed from the key alone is kept
+ * until a call with another key, or kv_expander_forget. Allocates for a new key only. */
+KV_RC kv_expander_expand(struct kv_expander *expander, struct kv_bytes prk, struct kv_bytes info, void *ret_okm,
+                         size_t len);
+void kv_expander_forget(struct kv_expander *expander); /* wipes it */
 
 #endif

@@ -21,7 +21,7 @@ static KV_RC sealer_with(const struct kv_cipher_ops *ops, struct kv_sealer **ret
     sealer->ops = ops;
     enum kv_err rc = ops->open(&sealer->state);
     if (rc == KV_OK) {
-        rc = kv_hkdf_new(&sealer->hkdf);
+        rc = kv_expander_new(&sealer->expander);
     }
     if (rc != KV_OK) {
         kv_sealer_free(sealer);
@@ -50,8 +50,13 @@ void kv_sealer_free(struct kv_sealer *sealer)
         return;
     }
     sealer->ops->close(sealer->state);
-    kv_hkdf_free(sealer->hkdf);
+    kv_expander_free(sealer->expander);
     kv_free(sealer);
+}
+
+void kv_sealer_forget(struct kv_sealer *sealer)
+{
+    kv_expander_forget(sealer->expander);
 }
 
 const char *kv_sealer_backend(const struct kv_sealer *sealer)
@@ -61,7 +66,7 @@ const char *kv_sealer_backend(const struct kv_sealer *sealer)
 
 /* ---- common to both directions ---- */
 
-static KV_RC derive(const struct kv_hkdf *hkdf, const struct kv_secret *key, const struct kv_sealed_context *context,
+static KV_RC derive(struct kv_expander *expander, const struct kv_secret *key, const struct kv_sealed_context *context,
                     const uint8_t salt[KV_SALT_BYTES], struct kv_stream_keys *ret_keys)
 {
     uint8_t bytes[KV_SEALED_CONTEXT_BYTES];
@@ -69,8 +74,8 @@ static KV_RC derive(const struct kv_hkdf *hkdf, const struct kv_secret *key, con
         return KV_E_INVALID_REQUEST;
     }
     kv_sealed_context_encode(context, bytes);
-    return kv_stream_derive(hkdf, KV_BYTES(kv_secret_data(key), KV_AEAD_KEY_BYTES), salt, KV_BYTES(bytes, sizeof bytes),
-                            ret_keys);
+    return kv_stream_derive(expander, KV_BYTES(kv_secret_data(key), KV_AEAD_KEY_BYTES), salt,
+                            KV_BYTES(bytes, sizeof bytes), ret_keys);
 }
 
 static bool segments_add_up(const struct kv_segment *segments, size_t count, uint64_t plaintext_length)
@@ -156,7 +161,7 @@ static KV_RC seal_into(struct kv_sealer *sealer, const struct seal_request *requ
         !segments_add_up(request->source, request->source_count, length)) {
         return KV_E_INVALID_REQUEST;
     }
-    KV_TRY(derive(sealer->hkdf, request->key, request->context, request->salt, &keys));
+    KV_TRY(derive(sealer->expander, request->key, request->context, request->salt, &keys));
     uint32_t header_bytes = kv_sealed_header_bytes_of(request->form, length);
     kv_sealed_header_write(request->form, request->context, request->salt, keys.commitment, target);
     const struct layout layout = {.tags = target + KV_SEALED_FIXED_BYTES, .ciphertext = target + header_bytes};
@@ -205,7 +210,9 @@ KV_RC kv_sealed_seal_flat(struct kv_sealer *sealer, const struct kv_env *env, co
                                       .len = (size_t)context->plaintext_length};
     const struct seal_request request = {
         .form = KV_FORM_COMPACT, .key = key, .context = context, .salt = salt, .source = &source, .source_count = 1};
-    KV_TRY(seal_into(sealer, &request, sealed));
+    enum kv_err rc = seal_into(sealer, &request, sealed);
+    kv_sealer_forget(sealer);
+    KV_TRY(rc);
     kv_buf_append(ret_sealed, sealed, bytes);
     return kv_buf_check(ret_sealed);
 }
@@ -213,14 +220,14 @@ KV_RC kv_sealed_seal_flat(struct kv_sealer *sealer, const struct kv_env *env, co
 /* ---- opening ---- */
 
 /* Compares header and context, then the commitment. On success `ret_keys` has to be wiped. */
-static KV_RC unlock(const struct kv_hkdf *hkdf, const struct kv_secret *key, const struct kv_sealed_context *context,
+static KV_RC unlock(struct kv_expander *expander, const struct kv_secret *key, const struct kv_sealed_context *context,
                     const struct kv_sealed_header *header, struct kv_stream_keys *ret_keys)
 {
     struct kv_stream_keys keys;
     if (!kv_sealed_context_equal(context, &header->context)) {
         return KV_E_WRONG_KEY;
     }
-    KV_TRY(derive(hkdf, key, context, header->salt, &keys));
+    KV_TRY(derive(expander, key, context, header->salt, &keys));
     bool same = kv_equal_constant_time(keys.commitment, header->commitment, KV_COMMITMENT_BYTES);
     if (same) {
         *ret_keys = keys;
@@ -263,7 +270,7 @@ static KV_RC open_into(struct kv_sealer *sealer, const struct open_request *requ
         return KV_E_WRONG_KEY;
     }
     KV_TRY(kv_sealed_header_check_extent(&header, request->source));
-    KV_TRY(unlock(sealer->hkdf, request->key, request->context, &header, &keys));
+    KV_TRY(unlock(sealer->expander, request->key, request->context, &header, &keys));
     enum kv_err rc = open_chunks(sealer, &keys, &header, request->source.data, target);
     sealer->ops->clear(sealer->state);
     kv_wipe(&keys, sizeof keys);
@@ -271,16 +278,6 @@ static KV_RC open_into(struct kv_sealer *sealer, const struct open_request *requ
         kv_wipe(target, (size_t)header.context.plaintext_length);
     }
     return rc;
-}
-
-static void scatter(const uint8_t *plaintext, const struct kv_segment *target, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        if (target[i].len > 0) {
-            memcpy(target[i].data, plaintext, target[i].len);
-            plaintext += target[i].len;
-        }
-    }
 }
 
 KV_RC kv_sealed_open(struct kv_sealer *sealer, const struct kv_secret *key, const struct kv_sealed_context *context,
@@ -294,8 +291,7 @@ KV_RC kv_sealed_open(struct kv_sealer *sealer, const struct kv_secret *key, cons
         .form = KV_FORM_PAGED, .key = key, .context = context, .source = KV_BYTES(source, source_len)};
     enum kv_err rc = open_into(sealer, &request, staging);
     if (rc == KV_OK) {
-        scatter(staging, target, target_count);
-        kv_wipe(staging, (size_t)context->plaintext_length);
+        kv_scatter(staging, (size_t)context->plaintext_length, target, target_count);
     }
     kv_forget();
     return rc;
@@ -310,6 +306,7 @@ KV_RC kv_sealed_open_flat(struct kv_sealer *sealer, const struct kv_secret *key,
     }
     const struct open_request request = {.form = KV_FORM_COMPACT, .key = key, .context = context, .source = source};
     enum kv_err rc = open_into(sealer, &request, target);
+    kv_sealer_forget(sealer);
     kv_forget();
     return rc;
 }

@@ -52,6 +52,9 @@ struct kv_segment {
 struct kv_sealer;
 KV_RC kv_sealer_new(enum kv_cipher_backend backend, struct kv_sealer **ret_sealer);
 void kv_sealer_free(struct kv_sealer *sealer);
+/* Sealing and opening of blocks keep what was computed from their key alone for the next block of the same key. This
+ * wipes it: whoever borrowed the key calls it before he gives the key back. The other functions keep nothing. */
+void kv_sealer_forget(struct kv_sealer *sealer);
 const char *kv_sealer_backend(const struct kv_sealer *sealer); /* "ipsec-mb" or "openssl" */
 
 uint32_t kv_sealed_tag_count(uint64_t plaintext_length);

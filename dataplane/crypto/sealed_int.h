@@ -29,12 +29,16 @@ struct kv_cipher_ops {
 extern const struct kv_cipher_ops kv_cipher_openssl;
 #ifdef KV_HAVE_IPSEC_MB
 extern const struct kv_cipher_ops kv_cipher_ipsec_mb;
+/* scatter.c: a verified block of `block_bytes`, which is what the segments' lengths add up to, into its page. Staging
+ * is wiped. */
+void kv_scatter(uint8_t *staging, size_t block_bytes, const struct kv_segment *target, size_t count);
+
 #endif
 
 struct kv_sealer {
     const struct kv_cipher_ops *ops;
     void *state; /* owned by ops */
-    struct kv_hkdf *hkdf;
+    struct kv_expander *expander;
 };
 
 /* What the specification derives for one stream. Lives on a stack and is wiped there. */
@@ -44,13 +48,17 @@ struct kv_stream_keys {
     uint8_t commitment[KV_COMMITMENT_BYTES];
 };
 
-/* `hkdf` may be NULL, where there is no sealer. */
-KV_RC kv_stream_derive(const struct kv_hkdf *hkdf, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
+/* `expander` may be NULL, where there is no sealer. Else it keeps the key. */
+KV_RC kv_stream_derive(struct kv_expander *expander, struct kv_bytes key, const uint8_t salt[KV_SALT_BYTES],
                        struct kv_bytes context, struct kv_stream_keys *ret_keys);
 /* The nonce of chunk `index`. */
 void kv_stream_nonce(const struct kv_stream_keys *keys, uint64_t index, uint8_t ret_nonce[KV_AEAD_NONCE_BYTES]);
 /* Opens one chunk in one piece; the sealer's key is set. */
 KV_RC kv_stream_open_chunk(struct kv_sealer *sealer, const struct kv_stream_keys *keys, uint64_t index,
                            struct kv_bytes ciphertext, const uint8_t tag[KV_AEAD_TAG_BYTES], uint8_t *target);
+
+/* scatter.c: a verified block of `block_bytes`, which is what the segments' lengths add up to, into its page. Staging
+ * is wiped. */
+void kv_scatter(uint8_t *staging, size_t block_bytes, const struct kv_segment *target, size_t count);
 
 #endif

@@ -152,6 +152,7 @@ static void op_finish(struct lane *lane, struct op *op)
     kv_sm_move(&op->state, OP_DONE);
     if (op->keyed) {
         touch_backwards(lane, op);
+        kv_sealer_forget(lane->sealer); /* it may keep what it made of the key */
         kv_keyring_return(lane->keyring, &op->keys);
     }
     sum_up(lane, op);

@@ -3,6 +3,7 @@
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/mem.h"
+#include "server/bench/bench_others.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,8 @@ const struct kv_bench kv_benches[] = {
     {"policy", "decisions of policies over 10,000 tenants, and activating one", kv_bench_policy},
     {"erase", "erasing sessions of three sizes, many at once, and what others wait meanwhile", kv_bench_erase},
     {"rest", "reading a session over HTTP against the library alone, and its latency", kv_bench_rest},
+    {"seal", "sealing and opening of blocks against copying them, and against OpenSSL alone", kv_bench_seal},
+    {"pipeline", "sealed blocks to a file and back against copied ones", kv_bench_pipeline},
     {NULL, NULL, NULL},
 };
 
@@ -130,11 +133,14 @@ static int run(const struct kv_bench *bench, bool json, bool quick)
 {
     struct kv_errinfo info = {0};
     struct kv_bench_result *result KV_CLEANUP(kv_freep) = kv_alloc(sizeof *result);
+    struct bench_others others;
+    bench_others_begin(&others);
     enum kv_err rc = result == NULL ? KV_E_NO_MEMORY : bench->run(quick, result, &info);
     if (rc != KV_OK) {
         fprintf(stderr, "kvrun: bench %s: %s\n", bench->name, info.text[0] != '\0' ? info.text : kv_err_title(rc));
         return rc == KV_E_UNSUPPORTED ? CANNOT_RUN_HERE : 1;
     }
+    kv_bench_figure(result, "others_cpu_share", bench_others_share(&others));
     if (json) {
         print_json(bench->name, result);
     } else {

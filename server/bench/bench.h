@@ -10,9 +10,9 @@
 
 #include <stdio.h>
 
-#define KV_BENCH_FIGURES_MAX 32
+#define KV_BENCH_FIGURES_MAX 48
 #define KV_BENCH_GOALS_MAX 16
-#define KV_BENCH_PAIRS_MAX 32
+#define KV_BENCH_PAIRS_MAX 64
 
 struct kv_bench_figure {
     const char *name; /* with its unit: "decision_p50_ns" */
@@ -53,6 +53,8 @@ double kv_bench_percentile(double *values, size_t count, double percent); /* sor
 KV_RC kv_bench_policy(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
 KV_RC kv_bench_rest(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
 KV_RC kv_bench_erase(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_seal(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
+KV_RC kv_bench_pipeline(bool quick, struct kv_bench_result *result, struct kv_errinfo *info);
 
 /* The command. argv: NAME, --json and --quick, in any order. 0; 1 when a goal is missed; 2 for usage; 77 when this
  * machine lacks something that the bench needs. */

@@ -97,8 +97,8 @@ Test(sealed, any_gather_of_any_border_size_comes_back)
 
 static void big_suite(struct kv_sealer *sealer, void *ctx)
 {
-    static const size_t lengths[] = {2 << 20, (8 << 20) + 123};
-    for (size_t i = 0; i < 2; i++) {
+    static const size_t lengths[] = {(1 << 20) - 1, 1 << 20, 2 << 20, (8 << 20) + 123};
+    for (size_t i = 0; i < sizeof lengths / sizeof lengths[0]; i++) {
         struct block block = block_new(lengths[i]);
         seal_and_open(sealer, &block, 100000);
         seal_and_open(sealer, &block, 777);
@@ -109,6 +109,83 @@ static void big_suite(struct kv_sealer *sealer, void *ctx)
 Test(sealed, big_blocks_come_back)
 {
     cr_assert(ge(uint, sealed_each_backend(big_suite, NULL), 1));
+}
+
+/* Runs of every length around a line's, at every place in a line, with bytes between them that belong to others. */
+static void gap_suite(struct kv_sealer *sealer, void *ctx)
+{
+    enum { RUN_MAX = 300, GAP = 7, RUNS = (1 << 20) / 150 };
+    struct block block = block_new(1 << 20);
+    uint8_t *page = malloc((size_t)RUNS * (RUN_MAX + GAP) + block.len);
+    struct kv_segment from = {.data = block.plaintext, .len = block.len}, *to = malloc((RUNS + 1) * sizeof *to);
+    size_t at = 0, done = 0, count = 0;
+    memset(page, 0xa5, (size_t)RUNS * (RUN_MAX + GAP) + block.len);
+    for (; count < RUNS && done < block.len; count++) {
+        size_t len = count % RUN_MAX < block.len - done ? count % RUN_MAX : block.len - done;
+        to[count] = (struct kv_segment){.data = page + at, .len = len};
+        at += len + GAP;
+        done += len;
+    }
+    to[count++] = (struct kv_segment){.data = page + at, .len = block.len - done};
+    cr_assert(eq(int, kv_sealed_seal(sealer, block.key, &block.context, block.salt, &from, 1, block.sealed), KV_OK));
+    cr_assert(eq(int,
+                 kv_sealed_open(sealer, block.key, &block.context, block.sealed, block.sealed_len, block.staging,
+                                block.len, to, count),
+                 KV_OK));
+    const uint8_t *expected = block.plaintext;
+    for (size_t i = 0; i < count; expected += to[i].len, i++) {
+        cr_assert(memcmp(to[i].data, expected, to[i].len) == 0, "run %zu", i);
+        cr_assert(all_are(to[i].data + to[i].len, GAP, 0xa5), "behind run %zu", i);
+    }
+    free(to);
+    free(page);
+    block_done(&block);
+}
+
+Test(sealed, nothing_between_the_runs_of_a_page_is_written)
+{
+    cr_assert(ge(uint, sealed_each_backend(gap_suite, NULL), 1));
+}
+
+static void keeping_suite(struct kv_sealer *sealer, void *ctx)
+{
+    struct block block = block_new(20000);
+    struct kv_secret *other = sealed_key(6);
+    struct kv_segment whole = {.data = block.plaintext, .len = block.len},
+                      to = {.data = block.opened, .len = block.len};
+    struct kv_buf sealed;
+    size_t before = kv_secret_arena_used();
+    cr_assert(eq(int, kv_sealed_seal(sealer, block.key, &block.context, block.salt, &whole, 1, block.sealed), KV_OK));
+    cr_assert(eq(sz, kv_secret_arena_used(), before + 1));
+    cr_assert(eq(
+        int,
+        kv_sealed_open(sealer, other, &block.context, block.sealed, block.sealed_len, block.staging, block.len, &to, 1),
+        KV_E_WRONG_KEY));
+    cr_assert(eq(sz, kv_secret_arena_used(), before + 1));
+    cr_assert(eq(int,
+                 kv_sealed_open(sealer, block.key, &block.context, block.sealed, block.sealed_len, block.staging,
+                                block.len, &to, 1),
+                 KV_OK));
+    kv_sealer_forget(sealer);
+    cr_assert(eq(sz, kv_secret_arena_used(), before));
+    kv_sealer_forget(sealer);
+    kv_buf_init(&sealed, 1 << 20);
+    cr_assert(
+        eq(int, kv_sealed_seal_flat(sealer, &kv_env_system, other, &block.context, block.plaintext, &sealed), KV_OK));
+    cr_assert(eq(sz, kv_secret_arena_used(), before));
+    cr_assert(eq(int,
+                 kv_sealed_open_flat(sealer, other, &block.context, kv_buf_bytes(&sealed), block.opened, block.len),
+                 KV_OK));
+    cr_assert(eq(sz, kv_secret_arena_used(), before));
+    kv_buf_done(&sealed);
+    kv_secret_free(other);
+    block_done(&block);
+}
+
+Test(sealed, what_blocks_keep_of_their_key_goes_when_it_is_forgotten_and_rows_keep_nothing)
+{
+    cr_assert(ge(uint, sealed_each_backend(keeping_suite, NULL), 1));
+    cr_assert(eq(sz, kv_secret_arena_used(), 0));
 }
 
 Test(sealed, backends_write_the_same_bytes_and_open_each_others)
