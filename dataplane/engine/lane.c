@@ -90,6 +90,7 @@ static KV_RC open_io(struct lane *lane, const struct kv_engine_conf *conf, struc
     struct kv_io_conf io = {.kind = conf->io_kind,
                             .depth = conf->io_depth != 0 ? conf->io_depth : IO_DEPTH,
                             .threads = conf->io_threads != 0 ? conf->io_threads : IO_THREADS,
+                            .fixed_piece_bytes = lane->slab_bytes, /* no slot crosses a slab's border */
                             .env = conf->env};
     kv_dram_arena(lane->dram, &io.fixed, &io.fixed_bytes);
     return kv_io_open(&io, info, &lane->io);

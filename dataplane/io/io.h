@@ -31,6 +31,8 @@ struct kv_io_conf {
     unsigned threads; /* of the threads backend */
     uint8_t *fixed;   /* arena to register, or NULL; registration that fails (memlock) is logged and done without */
     uint64_t fixed_bytes;
+    uint64_t fixed_piece_bytes; /* what is registered at once when it is used; a transfer across a border of such pieces
+                                 * goes as from other memory. 0 or more than that: 1 GiB */
     const struct kv_env *env;
 };
 

@@ -1,21 +1,17 @@
 /*
- * The I/O backend over io_uring: one ring, made and used by one thread, with the dram arena registered where the limit
- * of locked memory allows it. A wake is a read of an eventfd that always waits in the ring. It never hands out kernel
- * errors other than through a request, and never calls `done` outside of reap.
+ * The I/O backend over io_uring: one ring, made and used by one thread, with the pieces of the dram arena registered
+ * that are in use (io_uring_int.h). A wake is a read of an eventfd that always waits in the ring. It never hands out
+ * kernel errors other than through a request, and never calls `done` outside of reap.
  */
 #include "dataplane/base/check.h"
-#include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
-#include "dataplane/io/io_int.h"
+#include "dataplane/io/io_uring_int.h"
 
 #include <errno.h>
-#include <liburing.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define FIXED_PIECE_BYTES (UINT64_C(1) << 30) /* the kernel's limit for one registered buffer */
-#define FIXED_PIECES_MAX 16384
 #define SUBMIT_BATCH 8 /* entries that may wait for the next reap before they go to the kernel */
 
 struct uring {
@@ -28,8 +24,7 @@ struct uring {
     unsigned in_kernel; /* entries without a completion, the wake's not counted */
     unsigned again;     /* in a row */
     struct kv_io_list queued, ready;
-    const uint8_t *fixed; /* NULL when nothing is registered */
-    uint64_t fixed_bytes;
+    struct kv_io_pieces pieces;
     int wake_fd;
     uint64_t wake_count; /* the kernel writes here */
     bool ring_open, wake_armed, woken, closing;
@@ -54,25 +49,13 @@ static void arm_wake(struct uring *u)
     u->wake_armed = true;
 }
 
-/* The registered piece that `data` lies in, or -1: not registered, or across the border of two pieces. */
-static int fixed_index(const struct uring *u, const uint8_t *data, uint64_t len)
-{
-    uintptr_t start = (uintptr_t)u->fixed, at = (uintptr_t)data;
-    if (u->fixed == NULL || at < start || at - start >= u->fixed_bytes || len > u->fixed_bytes - (at - start)) {
-        return -1;
-    }
-    uint64_t first = (at - start) / FIXED_PIECE_BYTES;
-    uint64_t last = (at - start + len - 1) / FIXED_PIECE_BYTES;
-    return first == last ? (int)first : -1;
-}
-
-static void prepare_transfer(const struct uring *u, struct io_uring_sqe *sqe, const struct kv_io_request *request)
+static void prepare_transfer(struct uring *u, struct io_uring_sqe *sqe, const struct kv_io_request *request)
 {
     uint64_t left = request->bytes - request->done_bytes;
     unsigned len = (unsigned)(left < KV_IO_STEP_BYTES ? left : KV_IO_STEP_BYTES);
     uint8_t *data = request->data + request->done_bytes;
     uint64_t at = request->offset + request->done_bytes;
-    int fixed = fixed_index(u, data, len);
+    int fixed = kv_io_pieces_index(&u->pieces, &u->ring, data, len);
     if (request->verb == KV_IO_READ && fixed >= 0) {
         io_uring_prep_read_fixed(sqe, request->fd, data, len, at, fixed);
     } else if (request->verb == KV_IO_READ) {
@@ -271,6 +254,7 @@ static void uring_free(struct uring *u)
         disarm_wake(u);
         io_uring_queue_exit(&u->ring);
     }
+    kv_io_pieces_close(&u->pieces);
     if (u->wake_fd >= 0) {
         close(u->wake_fd);
     }
@@ -333,42 +317,6 @@ static bool operations_are_there(struct uring *u)
     return all;
 }
 
-static int register_pieces(struct uring *u, const struct kv_io_conf *conf)
-{
-    uint64_t count = (conf->fixed_bytes + FIXED_PIECE_BYTES - 1) / FIXED_PIECE_BYTES;
-    if (count > FIXED_PIECES_MAX) {
-        return -E2BIG;
-    }
-    struct iovec *pieces = kv_alloc_array((size_t)count, sizeof(*pieces));
-    if (pieces == NULL) {
-        return -ENOMEM;
-    }
-    for (uint64_t i = 0; i < count; i++) {
-        uint64_t at = i * FIXED_PIECE_BYTES, left = conf->fixed_bytes - at;
-        pieces[i].iov_base = conf->fixed + at;
-        pieces[i].iov_len = (size_t)(left < FIXED_PIECE_BYTES ? left : FIXED_PIECE_BYTES);
-    }
-    int rc = io_uring_register_buffers(&u->ring, pieces, (unsigned)count);
-    kv_free(pieces);
-    return rc;
-}
-
-static void register_arena(struct uring *u, const struct kv_io_conf *conf)
-{
-    if (conf->fixed == NULL || conf->fixed_bytes == 0) {
-        return;
-    }
-    int rc = register_pieces(u, conf);
-    if (rc == 0) {
-        u->fixed = conf->fixed;
-        u->fixed_bytes = conf->fixed_bytes;
-        return;
-    }
-    kv_log(KV_LOG_WARN, "io",
-           "host memory of the dram arena cannot be locked for the ring, going on without; raise the memlock limit",
-           KV_FU("bytes", conf->fixed_bytes), KV_FI("errno", -rc));
-}
-
 static KV_RC uring_open(const struct kv_io_conf *conf, struct kv_errinfo *info, struct kv_io **ret_io)
 {
     struct uring *u = kv_alloc(sizeof(*u));
@@ -391,7 +339,7 @@ static KV_RC uring_open(const struct kv_io_conf *conf, struct kv_errinfo *info, 
     if (!operations_are_there(u)) {
         return fail_open(u, info, ENOSYS, "this kernel's io_uring lacks an operation");
     }
-    register_arena(u, conf);
+    kv_io_pieces_open(&u->pieces, &u->ring, conf);
     pump(u);
     submit_entries(u);
     *ret_io = &u->base;

@@ -49,9 +49,9 @@ static KV_RC make_tenant(struct erase_world *world)
 
 static KV_RC serve(struct erase_world *world)
 {
-    /* Room in the index for 100,000 blocks comes with this arena; io_uring would pin all of it at the start. */
-    static const char *const settings[] = {"--tiers.dram.bytes=9GiB", "--io.engine=threads", "--rate.default=1000000",
-                                           "--rate.erase=1000000", NULL};
+    /* Room in the index for 100,000 blocks comes with this arena. */
+    static const char *const settings[] = {"--tiers.dram.bytes=9GiB", "--rate.default=1000000", "--rate.erase=1000000",
+                                           NULL};
     char exe[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof exe - 1);
     if (n <= 0) {

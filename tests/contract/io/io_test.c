@@ -14,6 +14,7 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -76,8 +77,13 @@ static enum kv_err perform(struct kv_io *io, enum kv_io_verb verb, int fd, void 
 
 static struct kv_io *open_io(enum kv_io_kind kind, unsigned depth, uint8_t *fixed, uint64_t fixed_bytes)
 {
-    struct kv_io_conf conf = {
-        .kind = kind, .depth = depth, .threads = 2, .fixed = fixed, .fixed_bytes = fixed_bytes, .env = &kv_env_system};
+    struct kv_io_conf conf = {.kind = kind,
+                              .depth = depth,
+                              .threads = 2,
+                              .fixed = fixed,
+                              .fixed_bytes = fixed_bytes,
+                              .fixed_piece_bytes = fixed_bytes,
+                              .env = &kv_env_system};
     struct kv_io *io = NULL;
     enum kv_err rc = kv_io_open(&conf, NULL, &io);
     return rc == KV_OK ? io : NULL;
@@ -357,8 +363,71 @@ Test(io_contract, registered_arena_and_other_memory_work_alike)
     uint8_t *arena = aligned_alloc(4096, bytes);
     struct kv_io *io = open_io(KV_IO_AUTO, 8, arena, bytes);
     cr_assert(ne(ptr, io, NULL));
-    use_fixed(io, arena, bytes);
+    for (unsigned i = 0; i < 3; i++) { /* it is registered on the way, or refused */
+        use_fixed(io, arena, bytes);
+    }
     io->ops->close(io);
+    free(arena);
+}
+
+/* What rings have locked of this process, in KiB. */
+static unsigned long pinned_kib(void)
+{
+    char line[128];
+    unsigned long kib = 0;
+    FILE *status = fopen("/proc/self/status", "r");
+    cr_assert(ne(ptr, status, NULL));
+    while (fgets(line, sizeof(line), status) != NULL && sscanf(line, "VmPin: %lu", &kib) != 1) {
+    }
+    fclose(status);
+    return kib;
+}
+
+enum { PIECE = 65536, PIECES = 3, ARENA = PIECES * PIECE + 8192 /* the last piece is shorter */ };
+
+/* Writes from the arena's place and reads back to it. */
+static void move_both_ways(struct kv_io *io, int fd, uint8_t *arena, size_t at, size_t len)
+{
+    static uint8_t expected[ARENA];
+    fill(arena + at, len, at + len);
+    memcpy(expected, arena + at, len);
+    cr_assert(eq(int, perform(io, KV_IO_WRITE, fd, arena + at, len, at), KV_OK));
+    memset(arena + at, 0, len);
+    cr_assert(eq(int, perform(io, KV_IO_READ, fd, arena + at, len, at), KV_OK));
+    cr_assert(eq(int, memcmp(arena + at, expected, len), 0));
+}
+
+Test(io_contract, pieces_of_the_arena_are_registered_when_they_were_used_and_not_before)
+{
+    uint8_t *arena = aligned_alloc(4096, ARENA);
+    struct kv_io_conf conf = {.kind = KV_IO_URING,
+                              .depth = 8,
+                              .fixed = arena,
+                              .fixed_bytes = ARENA,
+                              .fixed_piece_bytes = PIECE,
+                              .env = &kv_env_system};
+    struct kv_io *io = NULL;
+    unsigned long before = pinned_kib();
+    int fd = temp_file();
+    if (kv_io_open(&conf, NULL, &io) != KV_OK) {
+        cr_skip_test("no io_uring here");
+    }
+    cr_assert(eq(ulong, pinned_kib(), before));
+    move_both_ways(io, fd, arena, 0, PIECE / 2); /* as many bytes as the first piece has, both ways together */
+    cr_assert(eq(ulong, pinned_kib(), before));
+    move_both_ways(io, fd, arena, 4096, 4096);
+    cr_assert(eq(ulong, pinned_kib(), before + PIECE / 1024));
+    move_both_ways(io, fd, arena, 0, PIECE);
+    move_both_ways(io, fd, arena, PIECE - 4096, 8192); /* across a border: counts for neither */
+    cr_assert(eq(ulong, pinned_kib(), before + PIECE / 1024));
+    move_both_ways(io, fd, arena, PIECES * PIECE, 8192);
+    for (unsigned i = 0; i < 4; i++) {
+        move_both_ways(io, fd, arena, PIECES * PIECE, 8192);
+    }
+    cr_assert(eq(ulong, pinned_kib(), before + (PIECE + 8192) / 1024));
+    move_both_ways(io, fd, arena, 0, ARENA);
+    io->ops->close(io);
+    close(fd);
     free(arena);
 }
 
@@ -375,7 +444,9 @@ Test(io_contract, memlock_limit_costs_registration_and_nothing_else)
     cr_assert(eq(int, setuid(65534), 0));
     struct kv_io *io = open_io(KV_IO_AUTO, 8, arena, bytes);
     cr_assert(ne(ptr, io, NULL));
-    use_fixed(io, arena, bytes);
+    for (unsigned i = 0; i < 3; i++) { /* it is registered on the way, or refused */
+        use_fixed(io, arena, bytes);
+    }
     io->ops->close(io);
     free(arena);
 }
