@@ -133,7 +133,9 @@ static void put_scope(struct kv_emit *emit, const struct kv_cert_facts *facts)
 
 static const struct kv_cert_words *words_of(const struct kv_cert_facts *facts)
 {
-    return facts->whole_tenant ? &kv_cert_tenant_words : &kv_cert_session_words;
+    return facts->whole_tenant ? &kv_cert_tenant_words
+           : facts->is_scope   ? &kv_cert_scope_words
+                               : &kv_cert_session_words;
 }
 
 static void put_subject(struct kv_emit *emit, const struct kv_cert_facts *facts)
@@ -148,6 +150,28 @@ static void put_subject(struct kv_emit *emit, const struct kv_cert_facts *facts)
         kv_emit_integer(emit, "slot", facts->slot);
     }
     kv_emit_id(emit, "tenant", "ten", &facts->tenant);
+    kv_emit_close(emit);
+}
+
+static void put_shared(struct kv_emit *emit, const struct kv_cert_shared *shared)
+{
+    bool retained = kv_id_is_zero(&shared->erasure);
+    kv_emit_object(emit, "shared");
+    for (int i = 0; i < 2; i++) {
+        kv_emit_array(emit, i == 0 ? "erased" : "retained");
+        if (retained == (i == 1)) {
+            kv_emit_object(emit, NULL);
+            if (!retained) {
+                kv_emit_id(emit, "erasure", "era", &shared->erasure);
+            }
+            kv_emit_id(emit, "scope", "ses", &shared->scope);
+            if (retained) {
+                kv_emit_decimal(emit, "sessions", shared->sessions);
+            }
+            kv_emit_close(emit);
+        }
+        kv_emit_close(emit);
+    }
     kv_emit_close(emit);
 }
 
@@ -200,6 +224,9 @@ static KV_RC put_payload(const struct kv_cert_facts *facts, struct kv_buf *json)
     put_request(&emit, facts);
     put_sanitization(&emit, facts);
     put_scope(&emit, facts);
+    if (facts->shared != NULL) {
+        put_shared(&emit, facts->shared);
+    }
     put_subject(&emit, facts);
     put_tool(&emit, facts);
     kv_emit_integer(&emit, "v", facts->anchor == NULL ? 1 : 2);

@@ -31,6 +31,13 @@ struct kv_cert_anchor {
     uint64_t written_us;
 };
 
+/* The scope that a session shared with others. */
+struct kv_cert_shared {
+    struct kv_id scope;
+    struct kv_id erasure; /* that destroyed its key, too; zero: retained, which needs the limit L6 */
+    uint64_t sessions;    /* of one that is retained: that refer to it now */
+};
+
 /* Everything a certificate says; all pointers borrowed for the call. Strings are printable ASCII. */
 struct kv_cert_facts {
     struct kv_id jti; /* certificate id, "crt" */
@@ -38,7 +45,9 @@ struct kv_cert_facts {
     const char *issuer; /* "kvrun:<cluster id>" */
     struct kv_id tenant, session, erasure;
     uint64_t slot;
-    bool whole_tenant; /* instead of session and slot: */
+    bool is_scope;                       /* a shared one, not a session */
+    const struct kv_cert_shared *shared; /* NULL: it shared nothing */
+    bool whole_tenant;                   /* instead of session and slot: */
     uint64_t sessions;
     struct kv_hash sessions_root; /* over their ids, 16 bytes each, sorted */
     /* request */

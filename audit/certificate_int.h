@@ -13,10 +13,10 @@
 
 /* Fixed texts of a certificate, version 1. */
 struct kv_cert_words {
-    const char *kind; /* of the subject: "session", "tenant" */
+    const char *kind; /* of the subject: "session", "scope", "tenant" */
     const char *claim, *backups, *method;
 };
-extern const struct kv_cert_words kv_cert_session_words, kv_cert_tenant_words;
+extern const struct kv_cert_words kv_cert_session_words, kv_cert_scope_words, kv_cert_tenant_words;
 extern const char kv_cert_anchor_text[];
 /* "clear" or "purge" for an assurance level that a certificate may state, NULL for any other text. */
 const char *kv_cert_sanitization(const char *assurance);

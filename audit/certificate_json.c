@@ -26,6 +26,7 @@ static const struct kv_member payload_members[] = {
     {.name = "request", .kind = KV_FORM_PART},
     {.name = "sanitization", .kind = KV_FORM_PART},
     {.name = "scope", .kind = KV_FORM_PART},
+    {.name = "shared", .kind = KV_FORM_PART, .optional = true},
     {.name = "sub", .kind = KV_FORM_PART},
     {.name = "tool", .kind = KV_FORM_PART},
     {.name = "v", .kind = KV_FORM_INTEGER},
@@ -92,8 +93,26 @@ static const struct kv_member verification_members[] = {
     {.name = NULL},
 };
 
+static const struct kv_member shared_members[] = {
+    {.name = "erased", .kind = KV_FORM_PART},
+    {.name = "retained", .kind = KV_FORM_PART},
+    {.name = NULL},
+};
+
+static const struct kv_member erased_members[] = {
+    {.name = "erasure", .kind = KV_FORM_ID, .arg = "era"},
+    {.name = "scope", .kind = KV_FORM_ID, .arg = "ses"},
+    {.name = NULL},
+};
+
+static const struct kv_member retained_members[] = {
+    {.name = "scope", .kind = KV_FORM_ID, .arg = "ses"},
+    {.name = "sessions", .kind = KV_FORM_DECIMAL},
+    {.name = NULL},
+};
+
 static const struct kv_member session_members[] = {
-    {.name = "kind", .kind = KV_FORM_FIXED, .arg = "session"},
+    {.name = "kind", .kind = KV_FORM_TEXT},
     {.name = "session", .kind = KV_FORM_ID, .arg = "ses"},
     {.name = "slot", .kind = KV_FORM_INTEGER},
     {.name = "tenant", .kind = KV_FORM_ID, .arg = "ten"},
@@ -278,6 +297,28 @@ static KV_RC check_instances(const json_t *root, struct kv_errinfo *info)
     return KV_OK;
 }
 
+/* What it shared: erased, or readable for others, which no certificate may hide. */
+static KV_RC check_shared(const json_t *root, struct kv_errinfo *info)
+{
+    const json_t *shared = json_object_get(root, "shared");
+    const json_t *erased = json_object_get(shared, "erased"), *retained = json_object_get(shared, "retained");
+    if (shared == NULL) {
+        return KV_OK;
+    }
+    KV_TRY(kv_form_object(shared, "/shared", shared_members, info));
+    KV_TRY(kv_form_array(erased, "/shared/erased", erased_members, info));
+    KV_TRY(kv_form_array(retained, "/shared/retained", retained_members, info));
+    if (json_array_size(erased) + json_array_size(retained) == 0) {
+        return kv_fail(info, KV_E_TAMPERED, "/shared is empty");
+    }
+    if (!kv_form_is_text(json_object_get(json_object_get(root, "sub"), "kind"), kv_cert_session_words.kind)) {
+        return kv_fail(info, KV_E_TAMPERED, "/shared belongs to sessions");
+    }
+    return json_array_size(retained) == 0 || has_limit(root, "L6")
+               ? KV_OK
+               : kv_fail(info, KV_E_TAMPERED, "/shared has what was retained, and the limit L6 is not among /limits");
+}
+
 static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
 {
     for (size_t i = 0; i < sizeof(plain_objects) / sizeof(plain_objects[0]); i++) {
@@ -289,6 +330,7 @@ static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
     }
     KV_TRY(kv_form_array(json_object_get(json_object_get(root, "scope"), "tiers"), "/scope/tiers", tier_members, info));
     KV_TRY(check_instances(root, info));
+    KV_TRY(check_shared(root, info));
     const json_t *destroyed = json_object_get(root, "destroyed");
     if (json_equal(json_object_get(destroyed, "root_id"), json_object_get(destroyed, "new_root_id"))) {
         return kv_fail(info, KV_E_TAMPERED, "/destroyed names one root as both destroyed and new");
@@ -315,8 +357,14 @@ static KV_RC read_subject(const json_t *root, struct kv_errinfo *info, struct kv
 {
     const json_t *subject = json_object_get(root, "sub");
     bool tenant = kv_form_is_text(json_object_get(subject, "kind"), kv_cert_tenant_words.kind);
-    const struct kv_cert_words *words = tenant ? &kv_cert_tenant_words : &kv_cert_session_words;
+    bool scope = kv_form_is_text(json_object_get(subject, "kind"), kv_cert_scope_words.kind);
+    const struct kv_cert_words *words = tenant  ? &kv_cert_tenant_words
+                                        : scope ? &kv_cert_scope_words
+                                                : &kv_cert_session_words;
     KV_TRY(kv_form_object(subject, "/sub", tenant ? tenant_members : session_members, info));
+    if (!kv_form_is_text(json_object_get(subject, "kind"), words->kind)) {
+        return kv_fail(info, KV_E_TAMPERED, "/sub/kind is not session, scope or tenant");
+    }
     if (!kv_form_is_text(json_object_get(root, "claim"), words->claim) ||
         !kv_form_is_text(json_object_get(json_object_get(root, "backups"), "database"), words->backups) ||
         !kv_form_is_text(json_object_get(json_object_get(root, "verification"), "method"), words->method)) {

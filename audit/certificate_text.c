@@ -19,6 +19,17 @@ const struct kv_cert_words kv_cert_session_words = {
               "and the key tree were read again.",
 };
 
+const struct kv_cert_words kv_cert_scope_words = {
+    .kind = "scope",
+    .claim = "The key of this scope, whose blocks several sessions shared, was destroyed; every copy of these blocks "
+             "that was sealed under it, on any tier and in any backup, can no longer be opened by this service. The "
+             "claim holds at the stated assurance and within the stated limits.",
+    .backups = "Rows, write-ahead log and backups of the database that hold this scope's wrapped key are sealed under "
+               "the destroyed root.",
+    .method = "Samples of the scope's blocks were opened as a control before the destruction and tried again after it; "
+              "the store of root keys and the key tree were read again.",
+};
+
 const struct kv_cert_words kv_cert_tenant_words = {
     .kind = "tenant",
     .claim =

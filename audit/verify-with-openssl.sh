@@ -185,7 +185,10 @@ jq -e '([.. | numbers] | all(. < 9007199254740992 and (tostring | test("^(0|[1-9
 ok canonical "RFC 8785, restricted profile"
 
 # claims: an erasure that succeeded, with limits.
-jq -e '(if has("anchor") then .v == 2 and (.anchor.root_id | test("^rot_")) else .v == 1 end) and (.assurance | test("^E[234]$")) and .sanitization.technique == "CE" and (.sub.kind | . == "session" or . == "tenant") and
+jq -e '(if has("anchor") then .v == 2 and (.anchor.root_id | test("^rot_")) else .v == 1 end) and (.assurance | test("^E[234]$")) and .sanitization.technique == "CE" and (.sub.kind | . == "session" or . == "scope" or . == "tenant") and
+    (if has("shared") then .sub.kind == "session" and (.shared.erased | type) == "array" and (.shared.retained | type) == "array" and
+        (.shared.erased + .shared.retained | length > 0 and all(.scope | test("^ses_"))) and
+        ((.shared.retained | length) == 0 or ([.limits[].code] | index("L6") != null)) else true end) and
     .sanitization.claim == (if .assurance == "E2" then "clear" else "purge" end) and
     .destroyed.root_id != .destroyed.new_root_id and (.limits | length) > 0 and (.instances | length) > 0 and
     (.verification | .opened_after == 0 and .control_opened == .samples and .old_root_gone and .old_row_refused and

@@ -47,7 +47,7 @@ static void resolve(const struct kv_policy *policy, const struct kv_policy_facts
 static uint32_t listed(const struct kv_policy *policy, const struct kv_policy_facts *facts)
 {
     uint32_t kinds = 0;
-    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+    for (unsigned kind = 0; kind < KV_POLICY_LISTS; kind++) {
         kinds |= bit_of(&policy->lists[kind], &facts->names[kind]) != 0 ? 1u << kind : 0;
     }
     return kinds;
@@ -81,7 +81,8 @@ static void by_rules(const struct kv_policy *policy, const struct kv_policy_fact
 
 /* --- what follows from the names and the rest --------------------------------------------------------------------- */
 
-/* A list that is given holds the whole of what is allowed; a name that is not known is not on it. */
+/* A list that is given holds the whole of what is allowed; a name that is not known is not on it. The name of a scope
+ * is known when a session is to have it, and not to the transfers that come later. */
 static uint32_t name_reasons(uint32_t kinds_missed, enum kv_policy_action action)
 {
     uint32_t reasons = 0;
@@ -91,6 +92,13 @@ static uint32_t name_reasons(uint32_t kinds_missed, enum kv_policy_action action
         reasons |= (kinds_missed & 1u << KV_POLICY_LAYOUT) != 0 ? (uint32_t)KV_POLICY_LAYOUT_FORBIDDEN : 0;
     }
     return reasons;
+}
+
+static uint32_t sharing_reasons(const struct kv_policy_gist *gist, uint32_t kinds_missed,
+                                const struct kv_policy_facts *facts)
+{
+    bool unlisted = facts->action == KV_POLICY_SESSION && (kinds_missed & 1u << KV_POLICY_SCOPE) != 0;
+    return facts->shared && (!gist->sharing || unlisted) ? (uint32_t)KV_POLICY_SHARING_FORBIDDEN : 0;
 }
 
 static uint32_t transfer_reasons(const struct kv_policy_gist *gist, const struct kv_policy_facts *facts, uint32_t tiers)
@@ -123,6 +131,7 @@ static uint32_t work_reasons(const struct kv_policy_gist *gist, const struct kv_
     reasons |= facts->same_tenant ? 0 : (uint32_t)KV_POLICY_OTHER_TENANT;
     reasons |= forbidden ? (uint32_t)KV_POLICY_RULE_FORBIDS : 0;
     reasons |= name_reasons(gist->given & ~named->listed, facts->action);
+    reasons |= sharing_reasons(gist, gist->given & ~named->listed, facts);
     return (1u << facts->action & TRANSFERS) == 0
                ? reasons
                : reasons | transfer_reasons(gist, facts, gist->tiers_allowed & ~named->tiers_forbidden);
@@ -182,10 +191,10 @@ void kv_policy_eval(const struct kv_policy *policy, const struct kv_policy_facts
 const char *kv_policy_reason_name(uint32_t reasons)
 {
     static const char *const names[KV_POLICY_REASONS] = {
-        "tenant_inactive",  "session_inactive", "other_tenant",       "tier_forbidden",
-        "block_too_large",  "class_unknown",    "model_forbidden",    "layout_forbidden",
-        "region_forbidden", "rule_forbids",     "session_expired",    "restore_never",
-        "basis_forbidden",  "reason_required",  "obligation_unknown", "action_unknown"};
+        "tenant_inactive", "session_inactive", "other_tenant",     "tier_forbidden",   "block_too_large",
+        "class_unknown",   "model_forbidden",  "layout_forbidden", "region_forbidden", "rule_forbids",
+        "session_expired", "restore_never",    "basis_forbidden",  "reason_required",  "obligation_unknown",
+        "action_unknown",  "sharing_forbidden"};
     for (unsigned i = 0; i < KV_POLICY_REASONS; i++) {
         if ((reasons & 1u << i) != 0) {
             return names[i];

@@ -20,7 +20,15 @@ enum kv_policy_action {
 };
 const char *kv_policy_action_name(enum kv_policy_action action); /* "offload" */
 
-enum kv_policy_kind { KV_POLICY_MODEL, KV_POLICY_LAYOUT, KV_POLICY_REGION, KV_POLICY_KINDS };
+/* Names that rules speak of; and, beyond them, names of shared scopes, of which there are lists only. */
+enum kv_policy_kind {
+    KV_POLICY_MODEL,
+    KV_POLICY_LAYOUT,
+    KV_POLICY_REGION,
+    KV_POLICY_KINDS,
+    KV_POLICY_SCOPE = KV_POLICY_KINDS,
+    KV_POLICY_LISTS
+};
 enum kv_policy_data_class { KV_DATA_PUBLIC, KV_DATA_INTERNAL, KV_DATA_PERSONAL, KV_DATA_SPECIAL, KV_DATA_CLASSES };
 enum kv_policy_basis { KV_BASIS_GDPR_ART17, KV_BASIS_RETENTION, KV_BASIS_CONTRACT, KV_BASIS_OTHER, KV_BASES };
 enum kv_policy_restore { KV_RESTORE_NEVER, KV_RESTORE_AUTO, KV_RESTORE_ALWAYS };
@@ -39,8 +47,9 @@ struct kv_policy_facts {
     enum kv_policy_action action;
     bool tenant_active, session_active, same_tenant;
     bool durable_asked; /* the caller asks for a tier that survives a restart */
+    bool shared;        /* it is about blocks of a shared scope; of a new session: it is to have one */
     uint64_t block_bytes, session_age_s;
-    struct kv_policy_text names[KV_POLICY_KINDS];
+    struct kv_policy_text names[KV_POLICY_LISTS];
     enum kv_policy_basis basis; /* of an erasure */
     bool reason_given;
     uint32_t obligations_known; /* mask of what the caller carries out */
@@ -63,8 +72,9 @@ enum kv_policy_reason {
     KV_POLICY_REASON_REQUIRED = 1 << 13,
     KV_POLICY_OBLIGATION_UNKNOWN = 1 << 14,
     KV_POLICY_ACTION_UNKNOWN = 1 << 15,
+    KV_POLICY_SHARING_FORBIDDEN = 1 << 16,
 };
-#define KV_POLICY_REASONS 16
+#define KV_POLICY_REASONS 17
 
 /* What goes with a permission. Who cannot carry one out may not act: an obligation that is not known denies. */
 enum kv_policy_obligation {
@@ -115,16 +125,18 @@ struct kv_policy_gist {
     uint8_t given;                            /* mask of 1 << kv_policy_kind: `lists` is the whole of what is allowed */
     uint8_t restore;
     bool reason_required;
+    bool sharing; /* blocks may be shared through a scope */
 };
 
 /* One class of sessions of one tenant: what is evaluated. Never changes; borrowed from its kv_policy_set. */
 struct kv_policy {
     struct kv_policy_gist gist;
-    struct kv_policy_names lists[KV_POLICY_KINDS]; /* what is allowed, where `given` */
+    struct kv_policy_names lists[KV_POLICY_LISTS]; /* what is allowed, where `given` */
     uint32_t rule_count;
     uint8_t data_class;
+    bool retain_shared; /* a scope stays while other sessions refer to it, whoever is erased */
     const struct kv_policy_rule *rules;
-    struct kv_policy_names names[2][KV_POLICY_KINDS]; /* that rules speak of */
+    struct kv_policy_names names[2][KV_POLICY_LISTS]; /* that the documents speak of */
     struct kv_policy_limits limits;
     uint64_t erase_sla_s;
     char name[33];

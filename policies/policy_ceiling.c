@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *const members[KV_POLICY_KINDS] = {"models", "layouts", "regions"};
+static const char *const members[KV_POLICY_LISTS] = {"models", "layouts", "regions", "sharing/scopes"};
 
 struct at {
     const struct kv_policy_doc *platform, *tenant;
@@ -67,18 +67,29 @@ static KV_RC check_names(const struct at *at, const struct level *level, unsigne
     return KV_OK;
 }
 
+static KV_RC check_sharing(const struct at *at, const struct level *level)
+{
+    const struct level *top = &at->platform->top;
+    if (level->sharing_given && level->sharing && top->sharing_given && !top->sharing) {
+        return beyond(at, "sharing");
+    }
+    bool stays = level->on_erase_given && level->retain_shared;
+    return stays && top->on_erase_given && !top->retain_shared ? beyond(at, "sharing/on_erase") : KV_OK;
+}
+
 static KV_RC check_level(const struct at *at, const struct level *level)
 {
     const struct level *top = &at->platform->top;
     if (level->tiers_given && (level->tiers & ~top->tiers) != 0) {
         return beyond(at, "tiers");
     }
-    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+    for (unsigned kind = 0; kind < KV_POLICY_LISTS; kind++) {
         KV_TRY(check_names(at, level, kind));
     }
     if (level->restore_given && top->restore_given && level->restore > top->restore) {
         return beyond(at, "restore");
     }
+    KV_TRY(check_sharing(at, level));
     return check_limits(at, &level->limits);
 }
 

@@ -49,12 +49,25 @@ static void lower_limits(struct kv_policy_limits *limits, const struct kv_policy
     }
 }
 
-static void narrow(struct kv_policy *policy, const struct level *level)
+/* What the levels say of shared scopes. */
+struct said {
+    bool sharing, no_sharing, retain, cascade;
+};
+
+static void narrow(struct kv_policy *policy, const struct level *level, struct said *said)
 {
     policy->gist.tiers_allowed &= level->tiers_given ? level->tiers : UINT32_MAX;
     lower_limits(&policy->limits, &level->limits);
     if (level->restore_given && level->restore < policy->gist.restore) {
         policy->gist.restore = level->restore;
+    }
+    if (level->sharing_given) { /* off until somebody says otherwise, and nobody says "none" */
+        said->sharing = true;
+        said->no_sharing = said->no_sharing || !level->sharing;
+    }
+    if (level->on_erase_given) {
+        said->retain = true;
+        said->cascade = said->cascade || !level->retain_shared;
     }
     if (level->data_class_given) {
         policy->data_class = level->data_class; /* says what the data is, and is no ceiling: the nearest one holds */
@@ -95,7 +108,7 @@ static void add_rules(struct kv_policy *policy, const struct kv_policy_doc *doc,
 struct build {
     struct room room;
     const struct kv_policy_doc *platform, *tenant;
-    struct kv_policy_names names[2][KV_POLICY_KINDS];
+    struct kv_policy_names names[2][KV_POLICY_LISTS];
 };
 
 static void compile_class(struct kv_policy *policy, const struct build *build, unsigned class_index,
@@ -115,9 +128,12 @@ static void compile_class(struct kv_policy *policy, const struct build *build, u
     policy->limits = none;
     memset(policy->limits.tier_bytes, 0xff, sizeof policy->limits.tier_bytes);
     memset(policy->limits.tier_ttl_s, 0xff, sizeof policy->limits.tier_ttl_s);
-    narrow(policy, &platform->top);
-    narrow(policy, &tenant->top);
-    narrow(policy, &tenant->classes[class_index].level);
+    struct said said = {0};
+    narrow(policy, &platform->top, &said);
+    narrow(policy, &tenant->top, &said);
+    narrow(policy, &tenant->classes[class_index].level, &said);
+    policy->gist.sharing = said.sharing && !said.no_sharing;
+    policy->retain_shared = said.retain && !said.cascade;
     lower_erase(policy, platform);
     lower_erase(policy, tenant);
     policy->gist.block_bytes = policy->limits.block_bytes;
@@ -139,9 +155,9 @@ static bool permits(const struct kv_policy_doc *doc, const struct level *level, 
 }
 
 static void place_names(struct room *room, const struct kv_policy_doc *doc,
-                        struct kv_policy_names ret_names[KV_POLICY_KINDS])
+                        struct kv_policy_names ret_names[KV_POLICY_LISTS])
 {
-    for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+    for (unsigned kind = 0; kind < KV_POLICY_LISTS; kind++) {
         const struct doc_names *names = &doc->names[kind];
         struct kv_policy_text *list = take(room, names->count * sizeof *list, _Alignof(struct kv_policy_text));
         ret_names[kind] = (struct kv_policy_names){.list = list, .count = names->count};
@@ -199,7 +215,7 @@ static struct kv_policy_set *place(struct build *build)
         struct kv_policy *policy = set == NULL ? NULL : &set->classes[c];
         struct kv_policy_rule *rules =
             take(room, rules_max * sizeof(struct kv_policy_rule), _Alignof(struct kv_policy_rule));
-        for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+        for (unsigned kind = 0; kind < KV_POLICY_LISTS; kind++) {
             place_list(build, c, kind, policy);
         }
         if (policy != NULL) {

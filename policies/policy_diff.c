@@ -13,8 +13,8 @@
 #define DOMAIN_NAMES_MAX (4 * 64 + 1) /* two sets of two levels, and a name that nobody knows */
 
 struct domain {
-    uint32_t count[KV_POLICY_KINDS];
-    struct kv_policy_text names[KV_POLICY_KINDS][DOMAIN_NAMES_MAX]; /* the last: not known */
+    uint32_t count[KV_POLICY_LISTS];
+    struct kv_policy_text names[KV_POLICY_LISTS][DOMAIN_NAMES_MAX]; /* the last: not known */
 };
 
 struct pair {
@@ -56,7 +56,7 @@ static void add_name(struct domain *domain, unsigned kind, const struct kv_polic
 static void add_names(struct domain *domain, const struct kv_policy_set *set)
 {
     for (unsigned whose = 0; whose < 2; whose++) {
-        for (unsigned kind = 0; kind < KV_POLICY_KINDS; kind++) {
+        for (unsigned kind = 0; kind < KV_POLICY_LISTS; kind++) {
             const struct kv_policy_names *names = &set->classes[0].names[whose][kind];
             for (uint32_t i = 0; i < names->count; i++) {
                 add_name(domain, kind, &names->list[i]);
@@ -173,10 +173,47 @@ static void compare_limits(const struct pair *pair)
     compare_number(pair, "erase.sla_seconds", pair->before->erase_sla_s, pair->after->erase_sla_s);
 }
 
+/* May a session of this class have the scope, as far as the rules for scopes go? */
+static bool shares(const struct kv_policy *policy, const struct kv_policy_text *scope)
+{
+    if (policy == NULL || !policy->gist.sharing) {
+        return false;
+    }
+    const struct kv_policy_names *list = &policy->lists[KV_POLICY_SCOPE];
+    bool listed = (policy->gist.given & 1u << KV_POLICY_SCOPE) == 0;
+    for (uint32_t i = 0; !listed && scope->text != NULL && i < list->count; i++) {
+        listed = strcmp(list->list[i].text, scope->text) == 0;
+    }
+    return listed;
+}
+
+/* Beside the other questions: whatever these answer, what is shared is looser than what is not, and a scope that stays
+ * looser than one that goes. */
+static void compare_sharing(const struct pair *pair, const struct domain *domain)
+{
+    for (uint32_t i = 0; i <= domain->count[KV_POLICY_SCOPE]; i++) {
+        const struct kv_policy_text *scope = &domain->names[KV_POLICY_SCOPE][i];
+        bool before = shares(pair->before, scope), after = shares(pair->after, scope);
+        pair->diff->cases++;
+        if (before != after) {
+            note(pair->diff, after, "sharing: class %s, scope %.40s: %s", pair->name, shown(scope),
+                 after ? "allowed" : "sharing_forbidden");
+        }
+    }
+    bool stayed = pair->before != NULL && pair->before->retain_shared;
+    bool stays = pair->after != NULL && pair->after->retain_shared;
+    pair->diff->cases++;
+    if (stayed != stays) {
+        note(pair->diff, stays, "sharing.on_erase of class %s: %s to %s", pair->name, stayed ? "retain" : "cascade",
+             stays ? "retain" : "cascade");
+    }
+}
+
 static void compare_class(const struct pair *pair, const struct domain *domain)
 {
     compare_names(pair, domain);
     compare_erase(pair);
+    compare_sharing(pair, domain);
     if (pair->before != NULL && pair->after != NULL) {
         compare_limits(pair);
     }

@@ -14,11 +14,12 @@
 struct level {
     bool tiers_given;
     uint32_t tiers;
-    bool given[KV_POLICY_KINDS];
-    uint64_t names[KV_POLICY_KINDS]; /* bits into the document's names */
+    bool given[KV_POLICY_LISTS];
+    uint64_t names[KV_POLICY_LISTS]; /* bits into the document's names */
     struct kv_policy_limits limits;
-    bool restore_given, data_class_given;
+    bool restore_given, data_class_given, sharing_given, on_erase_given;
     uint8_t restore, data_class;
+    bool sharing, retain_shared; /* where given */
 };
 
 struct doc_class {
@@ -42,7 +43,7 @@ struct kv_policy_doc {
     struct level top;
     uint32_t class_count; /* the first is "default" */
     struct doc_class classes[CLASSES_MAX];
-    struct doc_names names[KV_POLICY_KINDS];
+    struct doc_names names[KV_POLICY_LISTS];
     uint32_t rule_count;
     struct doc_rule rules[RULES_MAX];
     struct kv_policy_quota quota;

@@ -40,9 +40,10 @@ static KV_RC intern(const struct kv_policy_at *at, struct doc_names *names, cons
     return KV_OK;
 }
 
-static const char *const kind_members[KV_POLICY_KINDS] = {"models", "layouts", "regions"};
-static const char *const kind_rules[KV_POLICY_KINDS] = {"1 to 128 bytes without spaces and control characters",
-                                                        "64 lower-case hex digits", "1 to 63 of a-z, 0-9 and -"};
+static const char *const kind_members[KV_POLICY_LISTS] = {"models", "layouts", "regions", "scopes"};
+static const char *const kind_rules[KV_POLICY_LISTS] = {"1 to 128 bytes without spaces and control characters",
+                                                        "64 lower-case hex digits", "1 to 63 of a-z, 0-9 and -",
+                                                        "1 to 128 bytes without spaces and control characters"};
 
 KV_RC kv_policy_get_names(const struct kv_policy_at *at, enum kv_policy_kind kind, struct doc_names *names,
                           uint64_t *ret_mask, bool *ret_given)
@@ -115,13 +116,10 @@ static KV_RC read_session(const struct kv_policy_at *at, struct kv_policy_limits
 
 static KV_RC read_modes(const struct kv_policy_at *at, struct level *level)
 {
-    static const char *const durability[] = {"durable", "ephemeral"}, *const sharing[] = {"none", "scope", "tenant"},
-                             *const recording[] = {"strict", "batched"};
+    static const char *const durability[] = {"durable", "ephemeral"}, *const recording[] = {"strict", "batched"};
     int restore = -1, data_class = -1;
     KV_TRY(kv_policy_get_only(at, "key_durability", (struct kv_policy_words){durability, 2},
                               "this build has durable keys only; leave it out or say \"durable\""));
-    KV_TRY(kv_policy_get_only(at, "sharing", (struct kv_policy_words){sharing, 3},
-                              "this build shares no blocks between sessions; leave it out or say \"none\""));
     KV_TRY(
         kv_policy_get_only(at, "recording", (struct kv_policy_words){recording, 2},
                            "this build makes each record durable before it answers; leave it out or say \"strict\""));
@@ -135,6 +133,37 @@ static KV_RC read_modes(const struct kv_policy_at *at, struct level *level)
     return json_object_get(at->json, "buckets") == NULL
                ? KV_OK
                : kv_policy_bad(at, "buckets", "this build has no object tier and so no buckets; leave it out");
+}
+
+static KV_RC read_mode(const struct kv_policy_at *at, const char *name, struct level *level)
+{
+    static const char *const modes[] = {"none", "scope", "tenant"};
+    int mode = -1;
+    KV_TRY(kv_policy_get_word(at, name, (struct kv_policy_words){modes, 3}, &mode));
+    level->sharing_given = mode >= 0;
+    level->sharing = mode == 1;
+    return mode < 2 ? KV_OK
+                    : kv_policy_bad(at, name, "this build shares blocks through declared scopes only: say \"scope\"");
+}
+
+/* A word, or an object with more to say. */
+static KV_RC read_sharing(const struct kv_policy_at *at, struct kv_policy_doc *doc, struct level *level)
+{
+    static const char *const known[] = {"mode", "scopes", "on_erase", NULL}, *const on_erase[] = {"cascade", "retain"};
+    const json_t *json = json_object_get(at->json, "sharing");
+    int what = -1;
+    if (json == NULL || json_is_string(json)) {
+        return read_mode(at, "sharing", level);
+    }
+    struct kv_policy_at sharing = kv_policy_below(at, "sharing", json);
+    KV_TRY(kv_policy_check_members(&sharing, known));
+    KV_TRY(read_mode(&sharing, "mode", level));
+    KV_TRY(kv_policy_get_names(&sharing, KV_POLICY_SCOPE, &doc->names[KV_POLICY_SCOPE], &level->names[KV_POLICY_SCOPE],
+                               &level->given[KV_POLICY_SCOPE]));
+    KV_TRY(kv_policy_get_word(&sharing, "on_erase", (struct kv_policy_words){on_erase, 2}, &what));
+    level->on_erase_given = what >= 0;
+    level->retain_shared = what == 1;
+    return KV_OK;
 }
 
 void kv_policy_no_limits(struct kv_policy_limits *limits)
@@ -152,5 +181,6 @@ KV_RC kv_policy_read_level(const struct kv_policy_at *at, struct kv_policy_doc *
         KV_TRY(kv_policy_get_names(at, (enum kv_policy_kind)kind, &doc->names[kind], &level->names[kind],
                                    &level->given[kind]));
     }
+    KV_TRY(read_sharing(at, doc, level));
     return read_modes(at, level);
 }

@@ -13,6 +13,7 @@ static KV_RC read_flags(const struct kv_policy_at *at, struct kv_policy_facts *f
     KV_TRY(kv_policy_get_bool(at, "same_tenant", &facts->same_tenant));
     KV_TRY(kv_policy_get_bool(at, "durable", &facts->durable_asked));
     KV_TRY(kv_policy_get_bool(at, "reason_given", &facts->reason_given));
+    KV_TRY(kv_policy_get_bool(at, "shared", &facts->shared));
     KV_TRY(kv_policy_get_bool(at, "can_record_strict", &strict));
     KV_TRY(kv_policy_get_bool(at, "can_pass_dram", &pass));
     facts->obligations_known =
@@ -37,6 +38,8 @@ static KV_RC read_question(const struct kv_policy_at *at, struct kv_policy_quest
                                         "can_record_strict",
                                         "can_pass_dram",
                                         "session_active",
+                                        "shared",
+                                        "scope",
                                         NULL};
     static const char *const actions[] = {"offload", "restore", "lookup", "session", "erase"};
     int action = -1, basis = KV_BASIS_OTHER;
@@ -57,9 +60,12 @@ static KV_RC read_question(const struct kv_policy_at *at, struct kv_policy_quest
     KV_TRY(kv_policy_get_text(at, "model", q->model, sizeof q->model));
     KV_TRY(kv_policy_get_text(at, "layout", q->layout, sizeof q->layout));
     KV_TRY(kv_policy_get_text(at, "region", q->region, sizeof q->region));
+    KV_TRY(kv_policy_get_text(at, "scope", q->scope, sizeof q->scope));
     q->facts.names[KV_POLICY_MODEL] = kv_policy_text(q->model);
     q->facts.names[KV_POLICY_LAYOUT] = kv_policy_text(q->layout);
     q->facts.names[KV_POLICY_REGION] = kv_policy_text(q->region);
+    q->facts.names[KV_POLICY_SCOPE] = kv_policy_text(q->scope);
+    q->facts.shared = q->facts.shared || q->scope[0] != '\0';
     return KV_OK;
 }
 

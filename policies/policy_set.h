@@ -56,7 +56,7 @@ void kv_policy_bounds(const struct kv_policy_set *set, const struct kv_policy *p
 /* The facts of one question, from JSON: {"action", "class", "model", …}, see README.md. */
 struct kv_policy_question {
     struct kv_policy_facts facts;
-    char class_name[33], model[129], layout[65], region[64];
+    char class_name[33], model[129], layout[65], region[64], scope[129];
 };
 KV_RC kv_policy_question_parse(struct kv_bytes text, struct kv_errinfo *info, struct kv_policy_question *ret_question);
 

@@ -27,7 +27,7 @@ struct line {
     uint32_t stamp;    /* of the entry's, the low half: it would have to count round within one lease */
     uint32_t until;
     uint8_t tiers_given; /* tiers_allowed, and `given` << 4 */
-    uint8_t actions;     /* actions_forbidden, and `restore` << 5 */
+    uint8_t actions;     /* actions_forbidden, `restore` << 5, and `sharing` << 7 */
     uint8_t name_count;
     uint8_t kinds; /* of the names, two bits each */
     uint32_t block_bytes, age_s;
@@ -228,7 +228,8 @@ static inline struct kv_policy_gist gist_of(const struct line *line)
                                    .tiers_allowed = line->tiers_given & 15u,
                                    .actions_forbidden = line->actions & 31u,
                                    .given = line->tiers_given >> 4,
-                                   .restore = line->actions >> 5};
+                                   .restore = line->actions >> 5 & 3u,
+                                   .sharing = line->actions >> 7 != 0};
 }
 
 void kv_policy_table_expect(const struct kv_policy_table *table, uint32_t place)
@@ -247,7 +248,8 @@ bool kv_policy_table_decide(const struct kv_policy_table *table, struct kv_polic
     struct more_names more;
     struct kv_policy_bounds bounds;
     const struct key key = key_of(&subject->tenant, subject->class_hash);
-    if (!locate(table, &key, &subject->place, &line) || (unsigned)facts->action >= KV_POLICY_ERASE) {
+    bool named_scope = facts->action == KV_POLICY_SESSION && facts->shared; /* names of scopes are not in it */
+    if (!locate(table, &key, &subject->place, &line) || (unsigned)facts->action >= KV_POLICY_ERASE || named_scope) {
         return false;
     }
     bool far = line.name_count > NEAR_NAMES;
@@ -324,7 +326,8 @@ static bool fill(const struct kv_policy_table *table, const struct kv_policy_ent
         (struct filled){.line = {.stamp = (uint32_t)entry->stamp,
                                  .until = (uint32_t)until,
                                  .tiers_given = (uint8_t)((gist->tiers_allowed & 15u) | (uint32_t)gist->given << 4),
-                                 .actions = (uint8_t)((gist->actions_forbidden & 31u) | (uint32_t)gist->restore << 5),
+                                 .actions = (uint8_t)((gist->actions_forbidden & 31u) | (uint32_t)gist->restore << 5 |
+                                                      (uint32_t)gist->sharing << 7),
                                  .block_bytes = (uint32_t)gist->block_bytes,
                                  .age_s = (uint32_t)age_s,
                                  .key = {key.words[0], key.words[1]}}};

@@ -50,7 +50,8 @@ struct kv_policy_subject {
 /* What a decision will read is on its way from now on: for whoever knows the place and has something else to do before
  * it decides. Thread: any. */
 void kv_policy_table_expect(const struct kv_policy_table *table, uint32_t place);
-/* `facts` without its names. False: nothing is known here, or it is an erasure. `ret_bounds` may be NULL. Neither locks
+/* `facts` without its names. False: nothing is known here, or it is an erasure, or a
+ * session that is to share. `ret_bounds` may be NULL. Neither locks
  * nor waits nor allocates. Thread: any. */
 bool kv_policy_table_decide(const struct kv_policy_table *table, struct kv_policy_subject *subject,
                             const struct kv_policy_facts *facts, struct kv_policy_decision *ret_decision,

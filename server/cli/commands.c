@@ -248,6 +248,7 @@ static const struct cli_flag sessions_ls[] = {
     TEXT("model", "MODEL", CLI_QUERY, "model", "of this model"),
     KIND(CLI_PAST, "idle-before", "WHEN", CLI_QUERY, "idle_before", "not used since: 30d, or a time"),
     KIND(CLI_PAST, "created-after", "WHEN", CLI_QUERY, "created_after", "made since: 24h, or a time"),
+    TEXT("kind", "KIND", CLI_QUERY, "kind", "session, or scope: what they share"),
     END};
 static const struct cli_flag sessions_get[] = {TEXT("expand", "WORDS", CLI_QUERY, "expand", "usage,erasure"), END};
 static const struct cli_flag sessions_create[] = {
@@ -259,6 +260,7 @@ static const struct cli_flag sessions_create[] = {
     KIND(CLI_DURATION, "idle-ttl", "DURATION", CLI_BODY, "idle_ttl_seconds", "erased when not used for so long"),
     TEXT("class", "CLASS", CLI_BODY, "class", "a class of the policy"),
     TEXT("region", "REGION", CLI_BODY, "region", "where it belongs"),
+    TEXT("share", "SCOPE", CLI_BODY, "sharing_scope", "the scope that it shares with others, by your name for it"),
     LABELS_SET,
     END};
 static const struct cli_flag sessions_update[] = {

@@ -175,7 +175,7 @@ static void write_made(struct kv_buf *out, const void *view)
     kv_h_write_erasure(out, &made->erasure);
 }
 
-/* What would and what would not be erased. Sharing is not part of this version, and its numbers say so. */
+/* What would and what would not be erased. */
 static void write_would(struct kv_buf *out, const void *view)
 {
     const struct kv_erasure_would *would = &((const struct kv_erasure_made *)view)->would;
@@ -196,8 +196,8 @@ static void write_would(struct kv_buf *out, const void *view)
     kv_out_int(out, "nvme", would->usage.nvme_bytes);
     kv_out_close(out);
     kv_out_object(out, "shared_scopes");
-    kv_out_int(out, "erased", 0);
-    kv_out_int(out, "retained", 0);
+    kv_out_int(out, "erased", would->scopes_erased);
+    kv_out_int(out, "retained", would->scopes_retained);
     kv_out_close(out);
     kv_out_int(out, "holds", would->holds);
     kv_out_array(out, "engines_to_fence");
@@ -208,6 +208,9 @@ static void write_would(struct kv_buf *out, const void *view)
     kv_out_array(out, "limits_that_would_apply");
     for (size_t i = 0; i < limit_count; i++) {
         kv_out_text(out, NULL, limits[i]);
+    }
+    if (would->scopes_retained > 0) {
+        kv_out_text(out, NULL, "L6");
     }
     kv_out_array_end(out);
     kv_out_close(out);

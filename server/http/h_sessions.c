@@ -58,6 +58,13 @@ static void write_key(struct kv_buf *out, const struct kv_session_key *key)
     kv_out_close(out);
 }
 
+static void write_shared(struct kv_buf *out, const struct kv_id *scope)
+{
+    kv_out_object(out, "sharing_scope");
+    kv_out_id(out, "id", "ses", scope);
+    kv_out_close(out);
+}
+
 static void write_session(struct kv_buf *out, const void *view)
 {
     const struct kv_session_view *session = view;
@@ -65,12 +72,16 @@ static void write_session(struct kv_buf *out, const void *view)
     kv_out_id(out, "id", "ses", &session->id);
     kv_out_id(out, "tenant_id", "ten", &session->tenant);
     kv_out_text(out, "state", session->state);
+    kv_out_text(out, "kind", session->is_scope ? "scope" : "session");
     kv_h_out_text_if(out, "external_id", session->external_id);
     kv_h_write_model(out, &session->model);
     kv_out_text(out, "class", session->class);
     kv_h_out_text_if(out, "region", session->region);
     if (session->labels.count > 0) {
         kv_h_write_labels(out, &session->labels);
+    }
+    if (!kv_id_is_zero(&session->shared)) {
+        write_shared(out, &session->shared);
     }
     write_lifetimes(out, session);
     write_key(out, &session->key);
@@ -111,6 +122,7 @@ static KV_RC read_new(struct kv_call *call, kv_value *body, struct kv_session_ne
     *in = (struct kv_session_new){.external_id = kv_json_text(body, "external_id"),
                                   .class = kv_json_text(body, "class"),
                                   .region = kv_json_text(body, "region"),
+                                  .scope = kv_json_text(body, "sharing_scope"),
                                   .ttl_seconds = (uint64_t)kv_json_int(body, "ttl_seconds", 0),
                                   .idle_seconds = (uint64_t)kv_json_int(body, "idle_ttl_seconds", 0)};
     KV_TRY(kv_h_labels(call, body, false, &in->labels));
@@ -127,6 +139,7 @@ KV_RC kv_h_session_create(struct kv_call *call, struct kv_req *req)
         {"idle_ttl_seconds", KV_INT, false, 1, KV_MAX_SESSION_SECONDS, NULL},
         {"class", KV_TEXT, false, 1, 32, NULL},
         {"region", KV_TEXT, false, 1, 63, NULL},
+        {"sharing_scope", KV_TEXT, false, 1, 128, NULL},
     };
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
     struct kv_session_new in;
@@ -172,6 +185,7 @@ const struct kv_field kv_q_sessions[] = {
     {"model", KV_TEXT, false, 1, 128, NULL},
     {"idle_before", KV_TEXT, false, 1, 40, NULL},
     {"created_after", KV_TEXT, false, 1, 40, NULL},
+    {"kind", KV_TEXT, false, 1, 16, "|session|scope|"},
     {.name = NULL},
 };
 
@@ -187,6 +201,8 @@ KV_RC kv_h_session_list(struct kv_call *call, struct kv_req *req)
                                        .model = kv_h_query_text(req, "model")};
     KV_TRY(kv_h_query_label(call, req, &has_label, &label));
     filter.label = has_label ? &label : NULL;
+    const char *kind = kv_h_query_text(req, "kind");
+    filter.scopes = kind != NULL && strcmp(kind, "scope") == 0;
     KV_TRY(kv_h_query_time(call, req, "idle_before", &filter.idle_before_us));
     KV_TRY(kv_h_query_time(call, req, "created_after", &filter.created_after_us));
     struct kv_session_view *list KV_CLEANUP(kv_freep) = kv_alloc_array((size_t)KV_MAX_PAGE_ITEMS, sizeof *list);
@@ -214,6 +230,7 @@ KV_RC kv_h_session_update(struct kv_call *call, struct kv_req *req)
         {"model", KV_OBJECT | KV_H_IMMUTABLE, false, 0, 0, NULL},
         {"class", KV_TEXT | KV_H_IMMUTABLE, false, 1, KV_MAX_TEXT_BYTES, NULL},
         {"region", KV_TEXT | KV_H_IMMUTABLE, false, 1, KV_MAX_TEXT_BYTES, NULL},
+        {"sharing_scope", KV_TEXT | KV_H_IMMUTABLE, false, 1, KV_MAX_TEXT_BYTES, NULL},
     };
     struct kv_json *body KV_CLEANUP(kv_json_freep) = NULL;
     struct kv_id id;

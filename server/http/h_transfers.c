@@ -142,10 +142,10 @@ static KV_RC check_slots_differ(struct kv_call *call, const struct columns *colu
     return KV_OK;
 }
 
-#define BLOCKS_FIELDS                                             \
-    KV_ID_FIELD("session_id"), KV_ID_FIELD("pool_id"),            \
-    {                                                             \
-        "hashes", KV_ARRAY, true, 1, KV_MAX_BLOCKS_PER_CALL, NULL \
+#define BLOCKS_FIELDS                                                                                               \
+    KV_ID_FIELD("session_id"), KV_ID_FIELD("pool_id"), {"hashes", KV_ARRAY, true, 1, KV_MAX_BLOCKS_PER_CALL, NULL}, \
+    {                                                                                                               \
+        "shared_blocks", KV_INT, false, 0, KV_MAX_BLOCKS_PER_CALL, NULL                                             \
     }
 #define TRANSFER_FIELDS                                                        \
     BLOCKS_FIELDS, {"slots", KV_ARRAY, true, 1, KV_MAX_BLOCKS_PER_CALL, NULL}, \
@@ -174,6 +174,7 @@ static KV_RC read_blocks(struct kv_call *call, const struct kv_req *req, const s
     const char *wait = kv_json_text(columns->body, "wait");
     in->wait = wait != NULL && strcmp(wait, "durable") == 0 ? KV_WAIT_DURABLE : KV_WAIT_DRAM;
     in->deadline_ms = (uint64_t)kv_json_int(columns->body, "deadline_ms", 0);
+    in->shared = (uint32_t)kv_json_int(columns->body, "shared_blocks", 0);
     return KV_OK;
 }
 

@@ -7,6 +7,7 @@
 #include "server/service/svc_entries.h"
 #include "server/service/svc_metrics.h"
 #include "server/service/svc_proof.h"
+#include "server/store/store_shared.h"
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/fault.h"
@@ -29,6 +30,7 @@
  * the last unless the root was in declared hardware that leaves no remnants, all between them for each erasure. */
 static const char *const limits[] = {"L5", "L1", "L2", "L3", "L4", "L7", "L9", "L10", "L8"};
 #define LIMITS (sizeof limits / sizeof limits[0])
+#define LIMIT_OF_SHARED "L6" /* beside these, where a scope was retained */
 
 /* What destroyed the root is in the batch, in its provider's words: a server that goes on with it may have another one.
  */
@@ -66,6 +68,8 @@ struct issue {
     struct kv_cert_instance *instances; /* borrowed from the issuing */
     size_t instance_count;
     bool expired; /* one of them */
+    bool is_scope;
+    struct kv_cert_shared shared; /* scope zero: none */
 };
 
 /* All certificates that are issued together, those of one tenant one after the other. */
@@ -132,6 +136,8 @@ static void fill_facts(const struct erase_round *round, const struct issue *tx, 
                                     .session = job->session,
                                     .erasure = job->id,
                                     .slot = job->slot,
+                                    .is_scope = tx->is_scope,
+                                    .shared = kv_id_is_zero(&tx->shared.scope) ? NULL : &tx->shared,
                                     .whole_tenant = job->whole_tenant,
                                     .sessions = job->sessions,
                                     .requested_us = job->at_us[KV_ERASURE_REQUESTED],
@@ -174,9 +180,20 @@ static void fill_facts(const struct erase_round *round, const struct issue *tx, 
     memcpy(facts->receipt_sha256, tx->batch.receipt_sha256, sizeof facts->receipt_sha256);
 }
 
+/* The limits of this one, into `ret_codes`, which has room for one more than there are. */
+static void fill_limits(const struct issue *issue, const char **ret_codes, struct kv_cert_facts *facts)
+{
+    memcpy(ret_codes, facts->limits, facts->limit_count * sizeof *ret_codes);
+    if (!kv_id_is_zero(&issue->shared.scope) && kv_id_is_zero(&issue->shared.erasure)) {
+        ret_codes[facts->limit_count++] = LIMIT_OF_SHARED;
+    }
+    facts->limits = ret_codes;
+}
+
 static KV_RC sign_certificate(const struct erase_round *round, const struct issue *issue, const struct chain *chain,
                               struct kv_buf *ret_jws)
 {
+    const char *codes[LIMITS + 1];
     struct kv_cert_tier tiers[2];
     struct shown_anchor anchor = {0};
     struct kv_cert_facts *facts KV_CLEANUP(kv_freep) = kv_alloc(sizeof *facts);
@@ -185,6 +202,7 @@ static KV_RC sign_certificate(const struct erase_round *round, const struct issu
         return KV_E_NO_MEMORY;
     }
     fill_facts(round, issue, chain, tiers, facts);
+    fill_limits(issue, codes, facts);
     add_anchor(round->svc, &anchor, facts);
     kv_buf_init(&payload, (size_t)KV_MAX_CERTIFICATE_BYTES);
     enum kv_err rc = kv_cert_payload(facts, &payload);
@@ -402,6 +420,51 @@ static KV_RC cite_instances(struct issuing *issuing)
     return KV_OK;
 }
 
+/* What a session shared is said as it is now: of one that stayed for others then, and went since, that it is gone. */
+static void add_shared(struct issue *issue, const struct kv_store_shared *shared)
+{
+    bool gone = shared->scope_state >= KV_ERASURE_DESTROYED && shared->scope_state <= KV_ERASURE_CERTIFIED;
+    issue->is_scope = shared->is_scope;
+    if (!shared->is_scope) {
+        issue->shared = (struct kv_cert_shared){.scope = shared->scope, .sessions = shared->sessions};
+        if (gone) {
+            issue->shared.erasure = shared->scope_erasure;
+        }
+    }
+}
+
+/* Its erasure has begun, and ends soon: nothing keeps it up, as a hold does. */
+static bool is_on_its_way(const struct kv_store_shared *shared)
+{
+    return !kv_id_is_zero(&shared->scope_erasure) && shared->scope_state < KV_ERASURE_DESTROYED;
+}
+
+static KV_RC cite_shared(struct issuing *issuing)
+{
+    struct erase_round *round = issuing->round;
+    struct kv_store_ids ids = {.ids = round->ids, .count = issuing->count};
+    struct kv_store_shared *list KV_CLEANUP(kv_freep) = kv_alloc_array(issuing->count + 1, sizeof *list);
+    size_t found = 0;
+    if (list == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    for (size_t i = 0; i < issuing->count; i++) {
+        round->ids[i] = issuing->issues[i].job->id;
+    }
+    KV_TRY(kv_store_erasures_shared(round->pg, &ids, &round->info, list, &found));
+    for (size_t j = 0; j < found; j++) {
+        if (is_on_its_way(&list[j])) { /* it is put off, and the others are not */
+            return kv_fail(&round->info, KV_E_BUSY, "the key of a session's shared scope is not destroyed yet");
+        }
+        for (size_t i = 0; i < issuing->count; i++) {
+            if (kv_id_equal(&list[j].erasure, &issuing->issues[i].job->id)) {
+                add_shared(&issuing->issues[i], &list[j]);
+            }
+        }
+    }
+    return KV_OK;
+}
+
 static int by_tenant(const void *a, const void *b)
 {
     const struct issue *left = a, *right = b;
@@ -433,6 +496,7 @@ static void issuing_done(struct issuing *issuing)
 
 static KV_RC issue_all(struct issuing *issuing)
 {
+    KV_TRY(cite_shared(issuing));
     KV_TRY(cite_instances(issuing));
     KV_TRY(cite_leaves(issuing));
     KV_TRY(cite_batches(issuing));

@@ -36,14 +36,15 @@ KV_RC svc_erase_settle(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *
 
 /* Fills the group from `in` and its own id; hashes are salted with that. */
 KV_RC svc_group_new(struct kv_call *call, const struct kv_erasure_new *in, struct kv_store_group *ret_group);
-/* Sessions that a step took on. */
+/* Sessions that a step took on, and after them the scopes that go with them. */
 struct svc_group_taken {
     size_t count;
     struct {
         struct kv_id session, erasure;
         enum kv_erasure_state state;
-    } * rows; /* KV_MAX_ERASURE_EXPAND of them, owned by the caller */
+    } * rows; /* SVC_GROUP_TAKEN_MAX of them, owned by the caller */
 };
+#define SVC_GROUP_TAKEN_MAX (2 * (size_t)KV_MAX_ERASURE_EXPAND) /* each may take its shared scope along */
 /* In a transaction, on the group's row that was just made or locked: takes on up to KV_MAX_ERASURE_EXPAND sessions;
  * RUNNING when none is left. */
 KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_group *group, struct kv_errinfo *info,

@@ -9,8 +9,10 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "server/service/janitor.h"
 #include "server/service/svc_entries.h"
 #include "server/store/store_ktree.h"
+#include "server/store/store_shared.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -264,6 +266,19 @@ static KV_RC control_all(struct erase_round *round, const struct kv_ktree_store 
     return rc;
 }
 
+/* A scope that became due since its sessions were asked to be erased goes before they do, or with them: the round ends,
+ * and the janitor begins its erasure. */
+static KV_RC none_left_behind(struct kv_pg *pg, struct erase_round *round, struct kv_errinfo *info)
+{
+    uint64_t scopes = 0;
+    KV_TRY(kv_store_scopes_left_behind(pg, &round->batch.id, info, &scopes));
+    if (scopes == 0) {
+        return KV_OK;
+    }
+    svc_janitor_signal(round->svc);
+    return kv_fail(info, KV_E_STALE, "a session's shared scope is to be erased first");
+}
+
 static KV_RC rekey_jobs(struct kv_pg *pg, struct erase_round *round, const struct kv_ktree_store *rows,
                         struct kv_errinfo *info)
 {
@@ -275,6 +290,7 @@ static KV_RC rekey_jobs(struct kv_pg *pg, struct erase_round *round, const struc
         return KV_E_NO_MEMORY;
     }
     KV_TRY(control_all(round, rows, &some, targets));
+    KV_TRY(none_left_behind(pg, round, info));
     KV_TRY(kv_store_erasures_set_facts(pg, erase_found(round, &some), some.count, info));
     KV_TRY(erase_advance(pg, round, &move, info));
     return round->rotating

@@ -197,6 +197,7 @@ struct kv_blocks_in {
     const uint8_t (*hashes)[32]; /* the engine's chained token hashes; borrowed */
     const uint32_t *slots;       /* NULL for a lookup */
     const uint64_t *generations; /* of the slots' pages; NULL: the engine does not count them */
+    uint32_t shared;             /* so many of the first are of the scope that the session shares */
     enum kv_transfer_wait wait;
     uint64_t deadline_ms; /* 0: KV_MAX_TRANSFER_MS */
 };

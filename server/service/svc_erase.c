@@ -11,6 +11,7 @@
 #include "dataplane/crypto/hash.h"
 #include "server/service/svc_hold.h"
 #include "server/service/svc_rules.h"
+#include "server/service/svc_shared.h"
 #include "server/store/store_session.h"
 
 #include <inttypes.h>
@@ -234,6 +235,16 @@ static KV_RC would_hold(struct request_tx *tx, struct kv_pg *pg, struct kv_errin
     return kv_store_holds_over(pg, &meant, svc->env->realtime_us(svc->env->ctx), info, &tx->made->would.holds);
 }
 
+static KV_RC would_share(struct kv_pg *pg, struct request_tx *tx, struct kv_errinfo *info)
+{
+    const struct kv_store_ids meant = {.ids = tx->meant, .count = tx->meant_count};
+    struct svc_shared_would would;
+    KV_TRY(svc_shared_would(pg, &tx->call->who.tenant, &meant, info, &would));
+    tx->made->would.scopes_erased = would.erased;
+    tx->made->would.scopes_retained = would.retained;
+    return KV_OK;
+}
+
 static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct request_tx *tx = ctx;
@@ -248,12 +259,16 @@ static KV_RC one_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(may_erase(tx->call, session, info));
     KV_TRY(session->state == KV_SESSION_LOST ? svc_session_lost(info) : KV_OK);
     tx->existed = session->state != KV_SESSION_ACTIVE;
-    KV_TRY(tx->existed ? kv_store_erasure_get(pg, &session->erasure, info, &tx->row)
-                       : insert_one(tx->call->svc, pg, &tx->row, info));
-    tx->made->existed = tx->existed;
-    view_of(tx->call->svc, &tx->row, &tx->made->erasure);
     tx->meant[0] = session->id;
     tx->meant_count = tx->existed ? 0 : 1;
+    KV_TRY(tx->call->dry_run ? would_share(pg, tx, info) : KV_OK);
+    KV_TRY(tx->existed ? kv_store_erasure_get(pg, &session->erasure, info, &tx->row)
+                       : insert_one(tx->call->svc, pg, &tx->row, info));
+    const struct svc_leaving leaving = {.sessions = {.ids = &session->id, .count = 1}, .as = &tx->row};
+    tx->taken.count = 0;
+    KV_TRY(tx->existed ? KV_OK : svc_shared_leave(tx->call->svc, pg, &leaving, info, &tx->taken));
+    tx->made->existed = tx->existed;
+    view_of(tx->call->svc, &tx->row, &tx->made->erasure);
     tx->made->would.sessions = tx->meant_count;
     tx->made->would.existing = tx->existed ? session->erasure : (struct kv_id){0};
     return tx->call->dry_run ? would_hold(tx, pg, info) : KV_OK;
@@ -272,6 +287,7 @@ static KV_RC erase_one(struct request_tx *tx)
     }
     if (!tx->existed) {
         svc_erase_begin(tx->call->svc, tx->call->pg, &tx->row);
+        svc_shared_begin(tx->call->svc, tx->call->pg, &tx->row.tenant, &tx->taken);
     }
     return KV_OK;
 }
@@ -311,6 +327,7 @@ static KV_RC would_many(struct request_tx *tx, struct kv_pg *pg, struct kv_errin
     struct kv_svc *svc = tx->call->svc;
     KV_TRY(tx->in->scope == KV_SCOPE_TENANT ? svc_hold_forbids(svc, pg, &tx->call->who.tenant, info) : KV_OK);
     KV_TRY(kv_store_group_match(pg, &tx->group, KV_STORE_IDS_MAX, info, tx->meant, &tx->meant_count));
+    KV_TRY(would_share(pg, tx, info));
     return would_hold(tx, pg, info);
 }
 
@@ -429,7 +446,7 @@ static KV_RC find_external(struct kv_call *call, struct kv_erasure_new *in)
 static KV_RC request(struct request_tx *tx)
 {
     bool many = tx->in->scope == KV_SCOPE_LABEL || tx->in->scope == KV_SCOPE_IDLE || tx->in->scope == KV_SCOPE_TENANT;
-    size_t taken = many && !tx->call->dry_run ? (size_t)KV_MAX_ERASURE_EXPAND : 0;
+    size_t taken = many && !tx->call->dry_run ? SVC_GROUP_TAKEN_MAX : 0;
     size_t meant = !many ? 1 : tx->call->dry_run ? KV_STORE_IDS_MAX : 0;
     tx->taken.rows = kv_alloc_array(taken + 1, sizeof *tx->taken.rows);
     tx->meant = kv_alloc_array(meant + 1, sizeof *tx->meant);

@@ -62,11 +62,12 @@ struct kv_erasure_view {
 /* What would be erased, of a dry run. */
 #define KV_ERASURE_WOULD_ENGINES 64
 struct kv_erasure_would {
-    uint64_t sessions;          /* that are meant */
-    uint64_t sessions_measured; /* of them, looked at for the numbers below */
-    struct kv_id existing;      /* the session's erasure that there is already, or zero */
-    uint64_t holds;             /* that cover some of those that were looked at */
-    struct kv_scope_usage usage;
+    uint64_t sessions;                              /* that are meant */
+    uint64_t sessions_measured;                     /* of them, looked at for the numbers below */
+    struct kv_id existing;                          /* the session's erasure that there is already, or zero */
+    uint64_t holds;                                 /* that cover some of those that were looked at */
+    uint64_t scopes_erased, scopes_retained;        /* that these sessions share */
+    struct kv_scope_usage usage;                    /* of the sessions, without what they share */
     struct kv_id engines[KV_ERASURE_WOULD_ENGINES]; /* of the tenant: they stop using these sessions */
     size_t engine_count;
 };

@@ -7,6 +7,7 @@
 #include "server/service/erase_request.h"
 #include "server/service/janitor.h"
 #include "server/service/svc_hold.h"
+#include "server/service/svc_shared.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -80,12 +81,9 @@ struct taking {
     size_t count, held_count;
 };
 
-static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, const struct kv_id *session,
-                      struct kv_errinfo *info, struct kv_store_erasure *row)
+static void fill_row(struct kv_svc *svc, const struct kv_store_group *group, struct kv_store_erasure *row)
 {
-    const struct kv_store_group *group = taking->group;
     *row = (struct kv_store_erasure){.tenant = group->tenant,
-                                     .session = *session,
                                      .state = KV_ERASURE_REQUESTED,
                                      .requested_by = group->requested_by,
                                      .group = group->id};
@@ -94,11 +92,34 @@ static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct taking 
     snprintf(row->requested_role, sizeof row->requested_role, "%s", group->requested_role);
     snprintf(row->reason_sha256, sizeof row->reason_sha256, "%s", group->reason_sha256);
     snprintf(row->reference_sha256, sizeof row->reference_sha256, "%s", group->reference_sha256);
+}
+
+static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, const struct kv_id *session,
+                      struct kv_errinfo *info, struct kv_store_erasure *row)
+{
+    fill_row(svc, taking->group, row);
+    row->session = *session;
     svc_hold_mark(taking->held, taking->held_count, row);
     KV_TRY(kv_id_new(svc->env, &row->id));
     KV_TRY(kv_store_revocation_next(pg, info, &row->revocation_seq));
     KV_TRY(kv_store_erasure_insert(pg, row, info));
     return svc_erase_record(svc, pg, row, info);
+}
+
+static KV_RC leave_scopes(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
+                          struct kv_errinfo *info, struct svc_group_taken *taken)
+{
+    struct kv_id *ids KV_CLEANUP(kv_freep) = kv_alloc_array(taken->count + 1, sizeof *ids);
+    struct kv_store_erasure *as KV_CLEANUP(kv_freep) = kv_alloc(sizeof *as);
+    if (ids == NULL || as == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    fill_row(svc, group, as);
+    for (size_t i = 0; i < taken->count; i++) {
+        ids[i] = taken->rows[i].session;
+    }
+    const struct svc_leaving leaving = {.sessions = {.ids = ids, .count = taken->count}, .as = as};
+    return svc_shared_leave(svc, pg, &leaving, info, taken);
 }
 
 static KV_RC take(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, struct kv_errinfo *info,
@@ -141,6 +162,7 @@ KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_gro
     const struct kv_store_ids ids = {.ids = sessions, .count = taking.count};
     KV_TRY(svc_hold_find(svc, pg, &ids, info, held, &taking.held_count));
     KV_TRY(take(svc, pg, &taking, info, taken));
+    KV_TRY(leave_scopes(svc, pg, group, info, taken));
     group->sessions += taken->count;
     group->state = taking.count < max ? KV_GROUP_RUNNING : KV_GROUP_EXPANDING;
     return kv_store_group_set(pg, group, info);
@@ -271,7 +293,7 @@ KV_RC svc_erase_groups(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *
         return KV_E_NO_MEMORY;
     }
     tx->svc = svc;
-    tx->taken.rows = kv_alloc_array((size_t)KV_MAX_ERASURE_EXPAND, sizeof *tx->taken.rows);
+    tx->taken.rows = kv_alloc_array(SVC_GROUP_TAKEN_MAX, sizeof *tx->taken.rows);
     enum kv_err rc = tx->taken.rows == NULL ? KV_E_NO_MEMORY : step_groups(tx, groups, pg, info, ret_more);
     kv_free(tx->taken.rows);
     return rc;

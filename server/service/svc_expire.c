@@ -7,6 +7,7 @@
 #include "server/service/erase_request.h"
 #include "server/service/event.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_shared.h"
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
@@ -28,6 +29,7 @@ struct session_tx {
     struct kv_store_session row;
     struct kv_store_erasure erasure;
     bool idle; /* that is why, not its whole lifetime */
+    struct svc_group_taken scopes;
 };
 
 static bool is_idle(const struct session_tx *tx)
@@ -48,7 +50,9 @@ static KV_RC session_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     if (tx->row.pinned_until_us > tx->now_us || (!ended && !tx->idle)) {
         return kv_fail(info, KV_E_STALE, "the session lives on"); /* used, or pinned, since it was listed */
     }
-    return KV_OK;
+    const struct svc_leaving leaving = {.sessions = {.ids = &tx->overdue->id, .count = 1}, .as = &tx->erasure};
+    tx->scopes.count = 0;
+    return svc_shared_leave(tx->svc, pg, &leaving, info, &tx->scopes);
 }
 
 static void tell_idle(struct kv_svc *svc, const struct kv_store_overdue *overdue)
@@ -62,10 +66,12 @@ static KV_RC end_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_s
                          struct kv_errinfo *info)
 {
     struct session_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
-    if (tx == NULL) {
+    struct svc_group_taken scopes = {.rows = kv_alloc_array(1, sizeof *scopes.rows)};
+    void *rows KV_CLEANUP(kv_freep) = scopes.rows;
+    if (tx == NULL || rows == NULL) {
         return KV_E_NO_MEMORY;
     }
-    *tx = (struct session_tx){.svc = svc, .overdue = overdue, .now_us = now_us};
+    *tx = (struct session_tx){.svc = svc, .overdue = overdue, .now_us = now_us, .scopes = scopes};
     enum kv_err rc = kv_pg_tx(pg, KV_TX_EXPIRE_SESSION, session_tx, tx, info, NULL);
     if (rc == KV_E_STALE || rc == KV_E_NOT_FOUND) {
         return KV_OK;
@@ -78,6 +84,7 @@ static KV_RC end_session(struct kv_svc *svc, struct kv_pg *pg, const struct kv_s
         tell_idle(svc, overdue);
     }
     svc_erase_begin(svc, pg, &tx->erasure);
+    svc_shared_begin(svc, pg, &overdue->tenant, &tx->scopes);
     return KV_OK;
 }
 
@@ -166,5 +173,6 @@ KV_RC svc_expire_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *i
 {
     uint64_t now_us = svc->env->realtime_us(svc->env->ctx);
     KV_TRY(end_sessions(svc, pg, now_us, info, ret_more));
+    KV_TRY(svc_shared_end_due(svc, pg, info, ret_more));
     return end_tenants(svc, pg, now_us, info, ret_more);
 }

@@ -16,14 +16,20 @@
 
 /* --- finding ----------------------------------------------------------------------------------------------------- */
 
+KV_RC svc_external_key(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_tenant *tenant,
+                       bool fill, struct kv_secret **ret_key)
+{
+    struct kv_secret *slot KV_CLEANUP(kv_secret_freep) = NULL;
+    KV_TRY(kv_ktree_slot(svc->tree, rows, &tenant->tree, tenant->directory_slot, (uint32_t)tenant->system_slot, fill,
+                         &slot));
+    return kv_tenant_key_lookup(slot, &tenant->id, ret_key);
+}
+
 KV_RC svc_external_hmac(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_tenant *tenant,
                         bool fill, const char *external_id, uint8_t ret_hmac[32])
 {
-    struct kv_secret *slot KV_CLEANUP(kv_secret_freep) = NULL;
     struct kv_secret *key KV_CLEANUP(kv_secret_freep) = NULL;
-    KV_TRY(kv_ktree_slot(svc->tree, rows, &tenant->tree, tenant->directory_slot, (uint32_t)tenant->system_slot, fill,
-                         &slot));
-    KV_TRY(kv_tenant_key_lookup(slot, &tenant->id, &key));
+    KV_TRY(svc_external_key(svc, rows, tenant, fill, &key));
     struct kv_bytes parts[] = {KV_BYTES(external_id, strlen(external_id))};
     return kv_hmac_sha256(key, parts, 1, ret_hmac);
 }

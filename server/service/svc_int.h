@@ -37,6 +37,8 @@ struct svc_session {
     uint64_t class_hash, region_hash; /* of svc->decisions */
     uint32_t policy_place;            /* where its policy was in there last */
     uint64_t created_us;
+    struct kv_id shared;           /* the scope that it shares; zero: none */
+    bool is_scope;                 /* it is one, and no transfer names it */
     bool revoked, lost;            /* the latter: with its root of erasure */
     struct kv_id erasure;          /* when revoked */
     uint64_t used_us, recorded_us; /* last use as noted here, and as the database has it */
@@ -334,6 +336,9 @@ KV_RC svc_session_lock(struct kv_call *call, struct kv_pg *pg, const struct kv_i
                        struct kv_store_session *ret_row);
 
 /* --- svc_external.c: a client's own ids for sessions */
+/* The key of the hashes by which names of the tenant's clients are found. As below. */
+KV_RC svc_external_key(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_tenant *tenant,
+                       bool fill, struct kv_secret **ret_key);
 /* The keyed hash by which the tenant's external ids are found. In a transaction that holds kroot FOR SHARE, with the
  * tenant's system slot taken; `fill` when nodes may be written. */
 KV_RC svc_external_hmac(struct kv_svc *svc, const struct kv_ktree_store *rows, const struct kv_store_tenant *tenant,

@@ -49,6 +49,7 @@ KV_RC svc_rules_transfer(struct kv_call *call, const struct svc_session *session
  * none. Before the transaction. `class_name` "" or NULL: "default". */
 struct svc_session_ask {
     const char *class_name, *model, *region;
+    const char *scope; /* that it is to share; NULL: none */
 };
 KV_RC svc_rules_session(struct kv_call *call, const struct svc_session_ask *ask, uint64_t *ret_max_age_s,
                         uint64_t *ret_max_idle_s);

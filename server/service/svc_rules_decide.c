@@ -125,9 +125,11 @@ KV_RC svc_rules_session(struct kv_call *call, const struct svc_session_ask *ask,
     const struct svc_rules *rules = NULL;
     const char *class_name = class_or_default(ask->class_name);
     struct kv_policy_decision decision;
-    struct kv_policy_facts facts = {.action = KV_POLICY_SESSION,
-                                    .same_tenant = true,
-                                    .names = {kv_policy_text(ask->model), {0}, kv_policy_text(ask->region)}};
+    struct kv_policy_facts facts = {
+        .action = KV_POLICY_SESSION,
+        .same_tenant = true,
+        .shared = ask->scope != NULL,
+        .names = {kv_policy_text(ask->model), {0}, kv_policy_text(ask->region), kv_policy_text(ask->scope)}};
     KV_TRY(svc_rules_get(call, &call->who.tenant, &rules));
     enum kv_err rc = svc_rules_decide(call, rules, class_name, &facts, &decision);
     if (rc == KV_OK) {

@@ -224,6 +224,8 @@ static KV_RC load(struct kv_call *call, const struct kv_id *id, struct svc_sessi
                                   .lost = row->state == KV_SESSION_LOST,
                                   .erasure = row->erasure,
                                   .recorded_us = row->last_used_us,
+                                  .shared = row->shared,
+                                  .is_scope = row->is_scope,
                                   .created_us = row->created_us};
     svc_model_of_row(row, &session.model);
     snprintf(session.class_name, sizeof session.class_name, "%s", row->class);

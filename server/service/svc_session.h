@@ -35,6 +35,8 @@ struct kv_session_view {
     uint64_t created_us, updated_us, last_used_us, expires_us, idle_us, pinned_until_us; /* 0: none */
     uint64_t idle_seconds;                                                               /* 0: never idle */
     struct kv_id erasure;                                                                /* of an erased one */
+    struct kv_id shared; /* the scope that it shares; zero: none */
+    bool is_scope;       /* it is one itself: external_id is its name */
     struct kv_session_key key;
     bool has_usage;
     struct kv_scope_usage usage;
@@ -43,6 +45,7 @@ struct kv_session_view {
 struct kv_session_new {
     struct kv_model model;
     const char *external_id, *class, *region; /* NULL: none, "default", the tenant's */
+    const char *scope;                        /* the name of one that it is to share; NULL: none */
     struct kv_labels labels;
     uint64_t ttl_seconds, idle_seconds; /* 0: as the policy says */
 };
@@ -59,6 +62,7 @@ struct kv_session_filter {
     const char *external_id, *state, *model;   /* NULL: any */
     const struct kv_label *label;              /* NULL: any */
     uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as memory here and the log know */
+    bool scopes;                               /* these, not the sessions that share them */
 };
 /* `ret_list` has room for KV_MAX_PAGE_ITEMS. Erased ones are listed, too. */
 KV_RC kv_svc_session_list(struct kv_call *call, const struct kv_session_filter *filter, struct kv_page *page,

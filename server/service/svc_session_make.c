@@ -10,12 +10,14 @@
 #include "server/service/event.h"
 #include "server/service/svc_int.h"
 #include "server/service/svc_rules.h"
+#include "server/service/svc_shared.h"
 
 #include <stdio.h>
 #include <string.h>
 
 #define CREATE_TRIES 3
 #define SECOND_US UINT64_C(1000000)
+#define SCOPE_NAME_MAX 128 /* what a policy can name */
 
 struct make_tx {
     struct kv_call *call;
@@ -24,6 +26,7 @@ struct make_tx {
     struct kv_store_session fresh; /* the session asked for */
     struct kv_store_session row;   /* the one that is the answer */
     struct kv_secret *slot;        /* of a new one */
+    uint64_t age_s;                /* that the policy gives it, and a scope that is made with it */
     bool existed;
     struct kv_session_view *view;
     bool *ret_existed;
@@ -60,7 +63,8 @@ static uint64_t seconds_to(uint64_t from_us, uint64_t to_us)
 static KV_RC apply_policy(struct make_tx *tx, struct kv_errinfo *info)
 {
     struct kv_store_session *row = &tx->row;
-    struct svc_session_ask ask = {.class_name = row->class, .model = row->model_id, .region = row->region};
+    struct svc_session_ask ask = {
+        .class_name = row->class, .model = row->model_id, .region = row->region, .scope = tx->in->scope};
     uint64_t age_s = 0, idle_s = 0;
     KV_TRY(svc_rules_session(tx->call, &ask, &age_s, &idle_s));
     if (seconds_to(row->created_us, row->expires_us) > age_s) {
@@ -71,6 +75,7 @@ static KV_RC apply_policy(struct make_tx *tx, struct kv_errinfo *info)
         return kv_fail_at(info, KV_E_CEILING, "/idle_ttl_seconds", "the policy allows %llu seconds",
                           (unsigned long long)idle_s);
     }
+    tx->age_s = age_s;
     if (row->expires_us == 0 && age_s != KV_POLICY_NO_LIMIT) {
         row->expires_us = row->created_us + age_s * SECOND_US;
     }
@@ -106,6 +111,18 @@ static KV_RC name_key(struct kv_pg *pg, struct make_tx *tx, struct kv_errinfo *i
     return kv_store_session_set_fingerprint(pg, &tx->row.id, key->fingerprint, info);
 }
 
+static KV_RC share(struct kv_pg *pg, const struct kv_ktree_store *rows, struct make_tx *tx, struct kv_errinfo *info)
+{
+    bool ends = tx->age_s != KV_POLICY_NO_LIMIT;
+    const struct svc_share share = {.call = tx->call,
+                                    .pg = pg,
+                                    .rows = rows,
+                                    .tenant = &tx->tenant,
+                                    .name = tx->in->scope,
+                                    .expires_us = ends ? tx->row.created_us + tx->age_s * SECOND_US : 0};
+    return tx->in->scope == NULL ? KV_OK : svc_share(&share, &tx->row, info);
+}
+
 static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, struct make_tx *tx,
                         struct kv_errinfo *info)
 {
@@ -114,6 +131,7 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_ktree_store *rows, str
         snprintf(tx->row.region, sizeof tx->row.region, "%s", tx->tenant.region);
     }
     KV_TRY(apply_policy(tx, info));
+    KV_TRY(share(pg, rows, tx, info));
     KV_TRY(kv_store_session_insert(pg, &tx->row, info));
     KV_TRY(svc_rules_session_quota(pg, &tx->row.tenant, info));
     kv_secret_free(tx->slot);
@@ -200,12 +218,28 @@ static void model_to_row(const struct kv_model *model, struct kv_store_session *
     }
 }
 
+/* As in the names of policies. */
+static bool has_space(const char *name)
+{
+    for (const char *p = name; p != NULL && *p != '\0'; p++) {
+        if ((unsigned char)*p < 0x21 || *p == 0x7f) {
+            return true;
+        }
+    }
+    return false;
+}
+
 static KV_RC check_new(struct kv_call *call, const struct kv_session_new *in)
 {
     size_t len = in->external_id == NULL ? 1 : strlen(in->external_id);
     if (len == 0 || len > (size_t)KV_MAX_EXTERNAL_ID_BYTES) {
         return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/external_id", "1 to %lld bytes",
                           (long long)KV_MAX_EXTERNAL_ID_BYTES);
+    }
+    size_t scope_len = in->scope == NULL ? 1 : strlen(in->scope);
+    if (scope_len == 0 || scope_len > SCOPE_NAME_MAX || has_space(in->scope)) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/sharing_scope",
+                          "1 to %d bytes without spaces and control characters", SCOPE_NAME_MAX);
     }
     if (in->ttl_seconds > (uint64_t)KV_MAX_SESSION_SECONDS || in->idle_seconds > (uint64_t)KV_MAX_SESSION_SECONDS) {
         return kv_fail_at(&call->info, KV_E_INVALID_REQUEST,

@@ -42,7 +42,9 @@ void svc_session_view_of(const struct kv_store_session *row, struct kv_session_v
                                          .idle_us = row->idle_us,
                                          .pinned_until_us = row->pinned_until_us,
                                          .idle_seconds = row->idle_seconds,
-                                         .erasure = row->erasure};
+                                         .erasure = row->erasure,
+                                         .shared = row->shared,
+                                         .is_scope = row->is_scope};
     snprintf(ret_view->state, sizeof ret_view->state, "%s", row->held ? "held" : kv_session_state_name(row->state));
     snprintf(ret_view->class, sizeof ret_view->class, "%s", row->class);
     snprintf(ret_view->region, sizeof ret_view->region, "%s", row->region);
@@ -129,7 +131,8 @@ static KV_RC list_rows(struct kv_call *call, const struct kv_session_filter *fil
                                              .state = filter->state,
                                              .model = filter->model,
                                              .idle_before_us = filter->idle_before_us,
-                                             .created_after_us = filter->created_after_us};
+                                             .created_after_us = filter->created_after_us,
+                                             .scopes = filter->scopes};
     if (filter->external_id != NULL) {
         KV_TRY(svc_external_lookup(call, filter->external_id, &known, hmac));
         wanted.external_hmac = hmac;

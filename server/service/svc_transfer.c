@@ -9,6 +9,7 @@
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
 #include "server/service/svc_rules.h"
+#include "server/service/svc_shared.h"
 
 #include <string.h>
 
@@ -44,6 +45,7 @@ static KV_RC block_ids(const struct kv_secret *key, const struct kv_model *model
 
 struct prepared {
     struct svc_session session;
+    bool scope_there;        /* that it shares; else its blocks are to be recomputed */
     struct kv_pool *pool;    /* one reference */
     struct kv_block_id *ids; /* owned */
     uint32_t tiers_allowed;
@@ -88,6 +90,7 @@ static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const st
     struct kv_policy_facts facts = {.action = action,
                                     .session_active = !session->revoked,
                                     .same_tenant = kv_id_equal(&session->tenant, &call->who.tenant),
+                                    .shared = in->shared > 0,
                                     .durable_asked = action == KV_POLICY_OFFLOAD && in->wait == KV_WAIT_DURABLE,
                                     .block_bytes = kv_pool_block_bytes(prepared->pool),
                                     .session_age_s = seconds_since(call, session->created_us)};
@@ -98,6 +101,37 @@ static KV_RC decide(struct kv_call *call, enum kv_policy_action action, const st
     return KV_OK;
 }
 
+/* Of the scope's blocks and of the session's own, each under its owner's key. */
+static struct kv_blocks_in shared_part(const struct prepared *prepared, const struct kv_blocks_in *in)
+{
+    struct kv_blocks_in part = *in;
+    part.session = prepared->session.shared;
+    part.count = in->shared;
+    part.shared = 0;
+    return part;
+}
+
+static struct kv_blocks_in own_part(const struct kv_blocks_in *in)
+{
+    struct kv_blocks_in part = *in;
+    part.count -= in->shared;
+    part.hashes += in->shared;
+    part.slots += in->slots == NULL ? 0 : in->shared;
+    part.generations += in->generations == NULL ? 0 : in->shared;
+    part.shared = 0;
+    return part;
+}
+
+static KV_RC part_ids(struct kv_call *call, const struct kv_model *model, const struct kv_blocks_in *part,
+                      const struct prepared *prepared, struct kv_block_id *ret_ids)
+{
+    struct kv_scope_keys keys;
+    KV_TRY(kv_keyring_borrow(call->svc->keyring, &part->session, &keys));
+    enum kv_err rc = block_ids(keys.ids, model, kv_pool_fingerprint(prepared->pool), part, ret_ids);
+    kv_keyring_return(call->svc->keyring, &keys);
+    return rc;
+}
+
 static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, const struct kv_blocks_in *in,
                          struct prepared *prepared)
 {
@@ -105,11 +139,26 @@ static KV_RC prepare_ids(struct kv_call *call, const struct kv_model *model, con
     if (prepared->ids == NULL) {
         return KV_E_NO_MEMORY;
     }
-    struct kv_scope_keys keys;
-    KV_TRY(kv_keyring_borrow(call->svc->keyring, &in->session, &keys));
-    enum kv_err rc = block_ids(keys.ids, model, kv_pool_fingerprint(prepared->pool), in, prepared->ids);
-    kv_keyring_return(call->svc->keyring, &keys);
-    return rc;
+    struct kv_blocks_in shared = shared_part(prepared, in), own = own_part(in);
+    if (prepared->scope_there) {
+        enum kv_err rc = part_ids(call, model, &shared, prepared, prepared->ids);
+        prepared->scope_there = rc != KV_E_SESSION_ERASED; /* in this moment */
+        KV_TRY(prepared->scope_there ? rc : KV_OK);
+    }
+    return part_ids(call, model, &own, prepared, prepared->ids + in->shared);
+}
+
+static KV_RC open_both(struct kv_call *call, const struct kv_blocks_in *in, struct prepared *prepared)
+{
+    KV_TRY(svc_session_open(call, &in->session, &prepared->session));
+    if (prepared->session.is_scope) { /* its blocks are moved through the sessions that share it */
+        return kv_fail(&call->info, KV_E_NOT_FOUND, "no such session");
+    }
+    if (in->shared > in->count) {
+        return kv_fail_at(&call->info, KV_E_INVALID_REQUEST, "/shared_blocks", "0 to the number of hashes, %u",
+                          in->count);
+    }
+    return in->shared == 0 ? KV_OK : svc_shared_open(call, &prepared->session, &prepared->scope_there);
 }
 
 static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const struct kv_blocks_in *in,
@@ -117,7 +166,7 @@ static KV_RC prepare(struct kv_call *call, enum kv_policy_action action, const s
 {
     struct svc_pool_names names;
     KV_TRY(svc_may_work(call->svc, &call->info));
-    KV_TRY(svc_session_open(call, &in->session, &prepared->session));
+    KV_TRY(open_both(call, in, prepared));
     KV_TRY(svc_pool_borrow(call, &in->pool, &prepared->pool, &names));
     KV_TRY(decide(call, action, in, &names, prepared));
     prepared->tiers_allowed &= ~atomic_load(&call->svc->tiers_draining);
@@ -316,6 +365,75 @@ static KV_RC move(struct kv_call *call, const struct prepared *prepared, enum kv
     return KV_OK;
 }
 
+/* --- shared blocks ------------------------------------------------------------------------------------------------ */
+
+static KV_RC move_shared(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                         const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct kv_blocks_in part = shared_part(prepared, in);
+    enum kv_err rc = prepared->scope_there ? move(call, prepared, kind, &part, out) : KV_E_SESSION_ERASED;
+    if (rc != KV_E_SESSION_ERASED && rc != KV_E_FENCED) {
+        return rc;
+    }
+    for (uint32_t i = 0; i < part.count; i++) { /* others, or its time, took the scope: its blocks are recomputed */
+        out->results[i] = kind == KV_TRANSFER_RESTORE ? KV_BLOCK_MISSING : KV_BLOCK_ERASED;
+        out->tiers[i] = KV_TIER_NONE;
+    }
+    call->info = (struct kv_errinfo){0};
+    return kv_id_new(call->svc->env, &out->op);
+}
+
+static KV_RC move_own(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                      const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    struct kv_blocks_in part = own_part(in);
+    struct prepared own = *prepared;
+    own.ids += in->shared;
+    if (part.count == 0) {
+        return KV_OK;
+    }
+    return move(call, &own, kind, &part, out);
+}
+
+static void add_own(const struct kv_blocks_in *in, const struct kv_blocks_out *own, struct kv_blocks_out *out)
+{
+    bool whole = out->leading_blocks == in->shared;
+    out->op = kv_id_is_zero(&own->op) ? out->op : own->op;
+    out->leading_blocks += whole ? own->leading_blocks : 0;
+    out->done_blocks += own->done_blocks;
+    out->present_blocks += own->present_blocks;
+    out->bytes += own->bytes;
+    out->duration_us += own->duration_us;
+}
+
+static uint64_t milliseconds_left(const struct kv_call *call, const struct kv_blocks_in *in, uint64_t begun_ns)
+{
+    uint64_t wait_ms = in->deadline_ms == 0 ? (uint64_t)KV_MAX_TRANSFER_MS : in->deadline_ms;
+    uint64_t gone_ms = (kv_now_ns(call->svc->env) - begun_ns) / KV_MS_NS;
+    return gone_ms + 1 < wait_ms ? wait_ms - gone_ms : 1;
+}
+
+/* The scope's blocks, then the session's own: two transfers, each with its entry in the log, one answer. A part whose
+ * quota is used up holds the other one up no more than blocks of one transfer do. */
+static KV_RC move_all(struct kv_call *call, const struct prepared *prepared, enum kv_transfer_kind kind,
+                      const struct kv_blocks_in *in, struct kv_blocks_out *out)
+{
+    if (in->shared == 0) {
+        return move(call, prepared, kind, in, out);
+    }
+    struct kv_blocks_in rest = *in;
+    struct kv_blocks_out own = {.results = out->results + in->shared, .tiers = out->tiers + in->shared};
+    uint64_t begun_ns = kv_now_ns(call->svc->env);
+    enum kv_err first = move_shared(call, prepared, kind, in, out);
+    KV_TRY(first == KV_E_QUOTA && in->shared < in->count ? KV_OK : first);
+    rest.deadline_ms = milliseconds_left(call, in, begun_ns);
+    enum kv_err rc = move_own(call, prepared, kind, &rest, &own);
+    KV_TRY(rc == KV_E_QUOTA && first == KV_OK ? KV_OK : rc);
+    call->info = (struct kv_errinfo){0};
+    add_own(in, &own, out);
+    return KV_OK;
+}
+
 /* Of what the data plane was asked to do; what was refused before is in the caller's answer alone. */
 static void publish(struct kv_call *call, const char *kind, const struct kv_blocks_in *in,
                     const struct kv_blocks_out *out, enum kv_err rc)
@@ -335,7 +453,7 @@ KV_RC kv_svc_offload(struct kv_call *call, const struct kv_blocks_in *in, struct
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_OFFLOAD, in, &prepared);
     if (rc == KV_OK) {
-        rc = move(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
+        rc = move_all(call, &prepared, KV_TRANSFER_OFFLOAD, in, out);
         publish(call, "offload", in, out, rc);
     }
     prepared_done(&prepared);
@@ -347,11 +465,24 @@ KV_RC kv_svc_restore(struct kv_call *call, const struct kv_blocks_in *in, struct
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_RESTORE, in, &prepared);
     if (rc == KV_OK) {
-        rc = move(call, &prepared, KV_TRANSFER_RESTORE, in, out);
+        rc = move_all(call, &prepared, KV_TRANSFER_RESTORE, in, out);
         publish(call, "restore", in, out, rc);
     }
     prepared_done(&prepared);
     return rc == KV_OK ? KV_OK : explain(call, &in->session, rc);
+}
+
+static KV_RC lookup_all(struct kv_call *call, const struct prepared *prepared, const struct kv_blocks_in *in,
+                        struct kv_blocks_out *out)
+{
+    struct kv_engine *engine = call->svc->engine;
+    memset(out->tiers, 0, in->shared);
+    if (prepared->scope_there) {
+        KV_TRY(kv_engine_lookup(engine, &prepared->session.shared, in->shared, prepared->ids, out->tiers));
+    }
+    return in->shared == in->count ? KV_OK
+                                   : kv_engine_lookup(engine, &in->session, in->count - in->shared,
+                                                      prepared->ids + in->shared, out->tiers + in->shared);
 }
 
 KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct kv_blocks_out *out)
@@ -359,7 +490,7 @@ KV_RC kv_svc_lookup(struct kv_call *call, const struct kv_blocks_in *in, struct 
     struct prepared prepared = {0};
     enum kv_err rc = prepare(call, KV_POLICY_LOOKUP, in, &prepared);
     if (rc == KV_OK) {
-        rc = kv_engine_lookup(call->svc->engine, &in->session, in->count, prepared.ids, out->tiers);
+        rc = lookup_all(call, &prepared, in, out);
     }
     out->leading_blocks = 0;
     while (rc == KV_OK && out->leading_blocks < in->count && out->tiers[out->leading_blocks] != 0) {

@@ -66,9 +66,10 @@ KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struc
 {
     static const struct kv_pg_query tenants = {
         "census_tenant_states", "SELECT state, count(*), null::timestamptz FROM tenant GROUP BY state LIMIT 24"};
-    static const struct kv_pg_query sessions = {
-        "census_session_states",
-        "SELECT " KV_SESSION_STATE ", count(*), null::timestamptz FROM session s" KV_SESSION_CUT "GROUP BY 1 LIMIT 24"};
+    static const struct kv_pg_query sessions = {"census_session_states",
+                                                "SELECT " KV_SESSION_STATE
+                                                ", count(*), null::timestamptz FROM session s" KV_SESSION_CUT
+                                                "WHERE s.kind = 'session' GROUP BY 1 LIMIT 24"};
     static const struct kv_pg_query erasures = {
         "census_erasure_states", "SELECT state, count(*), min(coalesce(unblocked_at, requested_at))"
                                  " FILTER (WHERE state NOT IN ('blocked_hold', 'needs_approval')) FROM erasure"

@@ -124,12 +124,12 @@ KV_RC kv_store_group_set(struct kv_pg *pg, const struct kv_store_group *group, s
     "(SELECT l.at FROM audit_leaf l WHERE l.session_id = session.id AND l.op IN ('block.offload', 'block.restore')" \
     " ORDER BY l.idx DESC LIMIT 1)"
 
-#define MEANT                                                                                     \
-    " FROM session WHERE tenant_id = $1 AND state = 'active' AND created_at <= $2"                \
-    " AND slot >= (SELECT first_slot FROM tenant WHERE tenant.id = $1)"                           \
-    " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                                        \
-    " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"                   \
-    " AND (pinned_until IS NULL OR pinned_until <= $2) AND coalesce(" LAST_MOVED " < $4, true)))" \
+#define MEANT                                                                                           \
+    " FROM session WHERE tenant_id = $1 AND kind = 'session' AND state = 'active' AND created_at <= $2" \
+    " AND slot >= (SELECT first_slot FROM tenant WHERE tenant.id = $1)"                                 \
+    " AND ($3::text IS NULL OR labels @> $3::text::jsonb)"                                              \
+    " AND ($4::timestamptz IS NULL OR (coalesce(last_used_at, created_at) < $4"                         \
+    " AND (pinned_until IS NULL OR pinned_until <= $2) AND coalesce(" LAST_MOVED " < $4, true)))"       \
     " AND ($5::bytea IS NULL OR created_by = $5)"
 
 static void arg_meant(struct kv_pg_args *args, const struct kv_store_group *group)

@@ -205,10 +205,10 @@ KV_RC kv_store_hold_sessions(struct kv_pg *pg, const struct kv_id *hold, uint64_
                              uint64_t *ret_count)
 {
     static const struct kv_pg_query query = {
-        "hold_sessions",
-        "SELECT count(*) FROM hold h JOIN tenant t ON t.id = h.tenant_id JOIN session s"
-        " ON " KV_HOLD_COVERS("2") " LEFT JOIN erasure e ON e.id = s.erasure_id WHERE h.id = $1"
-                                   " AND s.slot >= t.first_slot AND (s.state = 'active' OR e.state = 'blocked_hold')"};
+        "hold_sessions", "SELECT count(*) FROM hold h JOIN tenant t ON t.id = h.tenant_id JOIN session s"
+                         " ON " KV_HOLD_COVERS("2") " LEFT JOIN erasure e ON e.id = s.erasure_id WHERE h.id = $1"
+                                                    " AND s.kind = 'session' AND s.slot >= t.first_slot AND (s.state = "
+                                                    "'active' OR e.state = 'blocked_hold')"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, hold);
     kv_pg_arg_time(&args, now_us);

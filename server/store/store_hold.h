@@ -26,10 +26,14 @@ struct kv_store_hold {
     uint64_t blocked;               /* erasures that wait for it */
 };
 
-/* `hold h` covers `session s` at the time that parameter `at` says. For statements on both. */
-#define KV_HOLD_COVERS(at)                                                     \
-    "h.tenant_id = s.tenant_id AND h.ended_at IS NULL AND h.expires_at > $" at \
-    "::timestamptz AND (h.scope = 'tenant' OR h.session_id = s.id OR (h.scope = 'label' AND s.labels @> h.label))"
+/* `hold h` covers `session s` at the time that parameter `at` says, and a shared scope where it covers a session that
+ * keeps it. For statements on both. */
+#define KV_HOLD_COVERS(at)                                                                                        \
+    "h.tenant_id = s.tenant_id AND h.ended_at IS NULL AND h.expires_at > $" at                                    \
+    "::timestamptz AND (h.scope = 'tenant' OR h.session_id = s.id OR (h.scope = 'label' AND s.labels @> h.label)" \
+    " OR (s.kind = 'scope' AND EXISTS (SELECT FROM session r LEFT JOIN erasure w ON w.id = r.erasure_id"          \
+    " WHERE r.scope_id = s.id AND (r.state = 'active' OR w.state = 'blocked_hold')"                               \
+    " AND (h.session_id = r.id OR (h.scope = 'label' AND r.labels @> h.label)))))"
 
 /* Reads all but rev, released_*, ended_us and blocked. KV_E_LIMIT: the tenant has `open_max` that have not ended.
  * Write. */

@@ -218,6 +218,7 @@ KV_RC kv_store_session_count_kept(struct kv_pg *pg, const struct kv_id *tenant, 
 {
     static const struct kv_pg_query query = {"session_count_kept",
                                              "SELECT count(*) FROM session WHERE tenant_id = $1 AND state <> 'erased'"
+                                             " AND kind = 'session'"
                                              " AND slot >= (SELECT first_slot FROM tenant WHERE id = $1)"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);

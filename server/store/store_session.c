@@ -14,21 +14,22 @@ const char *kv_session_state_name(enum kv_session_state state)
     return state_names[state];
 }
 
-#define SELECT_SESSION                                                                                              \
-    "SELECT s.id, s.tenant_id, s.created_by, coalesce(c.id, s.erasure_id), s.slot, t.directory_slot,"               \
-    " coalesce(t.tree_id, t.id), " KV_SESSION_STATE ", s.model_id, s.model_revision, s.model_fingerprint,"          \
-    " s.created_at, coalesce(c.revocation_seq, s.revoked_seq, 0), s.rev, s.class, s.region,"                        \
-    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until,"          \
-    " CASE WHEN c.id IS NULL THEN s.external_sealed END, " KV_PG_LABELS(                                            \
-        "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") ", t.state, s.key_version, s.key_fingerprint IS NOT " \
-                                                              "NULL,"                                               \
-                                                              " s.key_fingerprint, coalesce(x.destroyed_at IS NOT " \
-                                                              "NULL, false), k.compromised_at IS NOT NULL, "        \
-                                                              "coalesce(x.state = 'blocked_hold', false) FROM "     \
-                                                              "session s" KV_SESSION_CUT                            \
-                                                              "JOIN tenant_key k ON k.tenant_id = s.tenant_id AND " \
-                                                              "k.version = s.key_version"                           \
-                                                              " LEFT JOIN erasure x ON x.id = coalesce(c.id, "      \
+#define SELECT_SESSION                                                                                               \
+    "SELECT s.id, s.tenant_id, s.created_by, coalesce(c.id, s.erasure_id), s.slot, t.directory_slot,"                \
+    " coalesce(t.tree_id, t.id), " KV_SESSION_STATE ", s.model_id, s.model_revision, s.model_fingerprint,"           \
+    " s.created_at, coalesce(c.revocation_seq, s.revoked_seq, 0), s.rev, s.class, s.region,"                         \
+    " s.updated_at, s.last_used_at, s.expires_at, coalesce(s.idle_seconds, 0), s.idle_at, s.pinned_until,"           \
+    " CASE WHEN c.id IS NULL THEN s.external_sealed END, " KV_PG_LABELS(                                             \
+        "CASE WHEN c.id IS NULL THEN s.labels ELSE '{}' END") ", t.state, s.key_version, s.key_fingerprint IS NOT "  \
+                                                              "NULL,"                                                \
+                                                              " s.key_fingerprint, coalesce(x.destroyed_at IS NOT "  \
+                                                              "NULL, false), k.compromised_at IS NOT NULL, "         \
+                                                              "coalesce(x.state = 'blocked_hold', false), s.kind = " \
+                                                              "'scope', s.scope_id FROM "                            \
+                                                              "session s" KV_SESSION_CUT                             \
+                                                              "JOIN tenant_key k ON k.tenant_id = s.tenant_id AND "  \
+                                                              "k.version = s.key_version"                            \
+                                                              " LEFT JOIN erasure x ON x.id = coalesce(c.id, "       \
                                                               "s.erasure_id) "
 
 static void fill_lifetimes(struct kv_pg_row *row, struct kv_store_session *session)
@@ -83,6 +84,8 @@ static KV_RC fill(struct kv_pg_row *row, void *ret)
     kv_pg_get_labels(row, &session->labels);
     KV_TRY(fill_key(row, &session->key));
     session->held = kv_pg_get_bool(row);
+    session->is_scope = kv_pg_get_bool(row);
+    kv_pg_get_id(row, &session->shared);
     return KV_OK;
 }
 
@@ -137,8 +140,9 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session
     static const struct kv_pg_query query = {
         "session_insert", "INSERT INTO session (id, tenant_id, slot, model_id, model_revision, model_fingerprint,"
                           " created_at, created_by, class, region, expires_at, idle_seconds, idle_at, labels,"
-                          " key_version) VALUES ($1, $2, $3, $4, $5, $6, $7, $8, coalesce($9, 'default'), $10, $11,"
-                          " nullif($12, 0), $13, jsonb_object($14, $15), $16)"};
+                          " key_version, kind, scope_id) VALUES ($1, $2, $3, $4, $5, $6, $7, $8,"
+                          " coalesce($9, 'default'), $10, $11, nullif($12, 0), $13, jsonb_object($14, $15), $16, $17,"
+                          " $18)"};
     struct kv_pg_labels labels;
     kv_pg_labels_init(&labels, &session->labels);
     struct kv_pg_args args = {0};
@@ -157,6 +161,8 @@ static KV_RC insert_row(struct kv_pg *pg, const struct kv_store_session *session
     kv_pg_arg_time_or_null(&args, session->idle_us);
     kv_pg_arg_labels(&args, &labels);
     kv_pg_arg_i32(&args, slots->key_version);
+    kv_pg_arg_text(&args, session->is_scope ? "scope" : "session");
+    kv_pg_arg_id_or_null(&args, &session->shared);
     uint64_t rows = 0;
     enum kv_err rc = kv_pg_change(pg, &query, &args, info, &rows);
     kv_pg_labels_done(&labels);
@@ -233,14 +239,14 @@ KV_RC kv_store_session_find(struct kv_pg *pg, const struct kv_id *tenant, const 
                    " END = $5) AND ($6::text IS NULL OR s.model_id = $6)"                                            \
                    " AND ($7::timestamptz IS NULL OR (coalesce(s.last_used_at, s.created_at) < $7 AND"               \
                    " coalesce(" LAST_MOVED " < $7, true)))"                                                          \
-                   " AND ($8::timestamptz IS NULL OR s.created_at > $8)"
+                   " AND ($8::timestamptz IS NULL OR s.created_at > $8) AND s.kind = $9"
 
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,
                             struct kv_errinfo *info, struct kv_store_session *ret_list, size_t *ret_count)
 {
     static const struct kv_pg_query queries[] = {
-        {"session_list", LIST_SESSIONS KV_PG_PAGE_DESC("s.created_at", "s.id", "9", "10", "11")},
-        {"session_list_up", LIST_SESSIONS KV_PG_PAGE_ASC("s.created_at", "s.id", "9", "10", "11")}};
+        {"session_list", LIST_SESSIONS KV_PG_PAGE_DESC("s.created_at", "s.id", "10", "11", "12")},
+        {"session_list_up", LIST_SESSIONS KV_PG_PAGE_ASC("s.created_at", "s.id", "10", "11", "12")}};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, &filter->tenant);
     kv_pg_arg_raw_or_null(&args, filter->external_hmac, filter->external_hmac == NULL ? 0 : 32);
@@ -250,6 +256,7 @@ KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filt
     kv_pg_arg_text_or_null(&args, filter->model);
     kv_pg_arg_time_or_null(&args, filter->idle_before_us);
     kv_pg_arg_time_or_null(&args, filter->created_after_us);
+    kv_pg_arg_text(&args, filter->scopes ? "scope" : "session");
     return kv_pg_fetch_page(pg, &queries[page->ascending ? 1 : 0], &args, page,
                             &(struct kv_pg_paged){fill, sizeof ret_list[0], ret_list, ret_count}, info);
 }

@@ -37,6 +37,8 @@ struct kv_store_session {
     struct kv_id created_by;       /* API key; zero: the system */
     struct kv_id erasure;          /* zero: none asked for */
     bool held;                     /* it is ERASING, and a hold keeps that from going on */
+    struct kv_id shared;           /* the scope that it shares; zero: none */
+    bool is_scope;                 /* it is one itself, see store_shared.h */
     uint32_t slot, directory_slot; /* the latter, and the tree, are the tenant's */
     struct kv_id tree;
     enum kv_session_state state;
@@ -66,9 +68,9 @@ struct kv_store_session {
     "CASE WHEN c.id IS NULL THEN s.state WHEN c.state = 'certified' THEN 'erased' ELSE 'erasing' END"
 
 /* Gives the next slot of the tenant, in the struct as well, with its directory slot and tree. Reads id, tenant,
- * created_by, model_*, created_us, class, region, labels, expires_us, idle_seconds, idle_us. KV_E_NOT_FOUND: no such
- * tenant. KV_E_TENANT_SUSPENDED, or KV_E_INVALID_STATE: the tenant is not active. KV_E_TENANT_FULL past
- * KV_MAX_TENANT_SLOTS. Write. */
+ * created_by, model_*, created_us, class, region, labels, expires_us, idle_seconds, idle_us, shared, is_scope.
+ * KV_E_NOT_FOUND: no such tenant. KV_E_TENANT_SUSPENDED, or KV_E_INVALID_STATE: the tenant is not active.
+ * KV_E_TENANT_FULL past KV_MAX_TENANT_SLOTS. Write. */
 KV_RC kv_store_session_insert(struct kv_pg *pg, struct kv_store_session *session, struct kv_errinfo *info);
 /* Once. KV_E_STALE. Write. */
 KV_RC kv_store_session_set_fingerprint(struct kv_pg *pg, const struct kv_id *id,
@@ -96,6 +98,7 @@ struct kv_store_session_filter {
     const struct kv_label *label;              /* NULL: any */
     const char *state, *model;                 /* NULL: any; "held" are those that are, and not among "erasing" */
     uint64_t idle_before_us, created_after_us; /* 0: any; idle: as far as rows and the log say */
+    bool scopes;                               /* these, not the sessions that share them */
 };
 /* One page; `ret_list` has room for page->limit + 1. */
 KV_RC kv_store_session_list(struct kv_pg *pg, const struct kv_store_session_filter *filter, struct kv_page *page,
@@ -125,7 +128,7 @@ struct kv_store_session_entry {
 };
 KV_RC kv_store_session_entries(struct kv_pg *pg, const struct kv_id *id, size_t max, struct kv_errinfo *info,
                                struct kv_store_session_entry *ret_list, size_t *ret_count);
-/* Sessions of a tenant by state. */
+/* Sessions of a tenant by state, without scopes. */
 KV_RC kv_store_session_count(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info,
                              uint64_t ret_counts[KV_SESSION_UNKNOWN]);
 /* The state of each of `ids`, in their order; KV_SESSION_UNKNOWN for one that is no session here. At most

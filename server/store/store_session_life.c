@@ -145,10 +145,10 @@ KV_RC kv_store_session_count(struct kv_pg *pg, const struct kv_id *tenant, struc
                              uint64_t ret_counts[KV_SESSION_UNKNOWN])
 {
     static const struct kv_pg_query query = {
-        "session_count",
-        "SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'erasing'),"
-        " count(*) FILTER (WHERE state = 'erased'), count(*) FILTER (WHERE state = 'lost')"
-        " FROM (SELECT " KV_SESSION_STATE " AS state FROM session s" KV_SESSION_CUT "WHERE s.tenant_id = $1) AS now"};
+        "session_count", "SELECT count(*) FILTER (WHERE state = 'active'), count(*) FILTER (WHERE state = 'erasing'),"
+                         " count(*) FILTER (WHERE state = 'erased'), count(*) FILTER (WHERE state = 'lost')"
+                         " FROM (SELECT " KV_SESSION_STATE " AS state FROM session s" KV_SESSION_CUT
+                         "WHERE s.tenant_id = $1 AND s.kind = 'session') AS now"};
     struct kv_pg_args args = {0};
     kv_pg_arg_id(&args, tenant);
     struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no answer"};

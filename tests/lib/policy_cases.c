@@ -9,6 +9,7 @@ static const char *const models[] = {"m-a", "m-b", "m-c"};
 static const char *const layouts[] = {"0000000000000000000000000000000000000000000000000000000000000001",
                                       "0000000000000000000000000000000000000000000000000000000000000002"};
 static const char *const regions[] = {"eu", "us", "ap"};
+static const char *const scopes[] = {"s-a", "s-b"};
 static const char *const classes[] = {"default", "gold", "iron"};
 static const char *const data_classes[] = {"public", "internal", "personal", "special"};
 static const char *const bases[] = {"gdpr_art17", "retention", "contract", "other"};
@@ -46,6 +47,23 @@ static void maybe_number(unsigned *seed, json_t *object, const char *member, jso
     }
 }
 
+static void random_sharing(unsigned *seed, json_t *level)
+{
+    static const char *const modes[] = {"none", "scope"}, *const on_erase[] = {"cascade", "retain"};
+    unsigned how = kvt_policy_draw(seed, 4);
+    if (how == 0) {
+        json_object_set_new(level, "sharing", json_string(modes[kvt_policy_draw(seed, 2)]));
+    } else if (how > 1) {
+        json_t *sharing = json_object();
+        if (kvt_policy_draw(seed, 4) != 0) {
+            json_object_set_new(sharing, "mode", json_string(modes[kvt_policy_draw(seed, 4) != 0]));
+        }
+        maybe_list(seed, sharing, "scopes", scopes, 2);
+        json_object_set_new(sharing, "on_erase", json_string(on_erase[kvt_policy_draw(seed, 2)]));
+        json_object_set_new(level, "sharing", sharing);
+    }
+}
+
 static void random_level(unsigned *seed, json_t *level, bool top, const json_t *tiers_above)
 {
     json_t *tiers = json_object(), *session = json_object();
@@ -72,6 +90,7 @@ static void random_level(unsigned *seed, json_t *level, bool top, const json_t *
     if (kvt_policy_draw(seed, 2) == 0) {
         json_object_set_new(level, "data_class", json_string(data_classes[kvt_policy_draw(seed, 4)]));
     }
+    random_sharing(seed, level);
     json_decref(tiers);
     json_decref(session);
 }
@@ -180,7 +199,7 @@ bool kvt_policy_question(uint64_t n, struct kvt_question *ret_question)
     if (q.facts.action == KV_POLICY_ERASE) {
         *ret_question = q;
         (void)erase_question(n % 32, ret_question);
-        return n < 64 * 3 * 4 * 2 * 9 * 4;
+        return n < 64 * 3 * 4 * 2 * 9 * 4 * 3;
     }
     unsigned flags = digit(&n, 8);
     q.facts.names[KV_POLICY_MODEL] = name(models, COUNT(models), digit(&n, COUNT(models) + 1));
@@ -190,6 +209,9 @@ bool kvt_policy_question(uint64_t n, struct kvt_question *ret_question)
     q.facts.block_bytes = 999 + digit(&n, 3);
     q.facts.session_age_s = 99 + digit(&n, 3);
     q.facts.obligations_known = digit(&n, 4);
+    unsigned scope = digit(&n, COUNT(scopes) + 1);
+    q.facts.shared = scope > 0;
+    q.facts.names[KV_POLICY_SCOPE] = kv_policy_text(scope > 0 ? scopes[scope - 1] : NULL);
     q.facts.tenant_active = (flags & 1) == 0;
     q.facts.session_active = (flags & 2) == 0;
     q.facts.same_tenant = (flags & 4) == 0;
@@ -311,6 +333,26 @@ static bool restore_never(const struct reading *r)
     return never;
 }
 
+/* Off until one of them says "scope"; and whoever says "none", or has a list without it, forbids. A transfer's scope
+ * was on the lists when its session was made. */
+static bool sharing_forbidden(const struct reading *r)
+{
+    const struct kv_policy_facts *f = &r->q->facts;
+    bool said = false;
+    for (unsigned i = 0; f->shared && i < 3; i++) {
+        const json_t *sharing = json_object_get(r->levels[i], "sharing");
+        const json_t *mode = json_is_string(sharing) ? sharing : json_object_get(sharing, "mode");
+        if (mode != NULL && strcmp(json_string_value(mode), "none") == 0) {
+            return true;
+        }
+        if (f->action == KV_POLICY_SESSION && !permits(sharing, "scopes", f->names[KV_POLICY_SCOPE].text)) {
+            return true;
+        }
+        said = said || mode != NULL;
+    }
+    return f->shared && !said;
+}
+
 static uint32_t erasing(const struct reading *r)
 {
     uint32_t reasons = r->q->facts.same_tenant ? 0 : KV_POLICY_OTHER_TENANT;
@@ -338,6 +380,7 @@ static uint32_t working(const struct reading *r, uint32_t tiers)
     reasons |= all_permit(r, "regions", KV_POLICY_REGION) ? 0 : KV_POLICY_REGION_FORBIDDEN;
     reasons |= !transfer || all_permit(r, "layouts", KV_POLICY_LAYOUT) ? 0 : KV_POLICY_LAYOUT_FORBIDDEN;
     reasons |= rule_forbids(r) ? KV_POLICY_RULE_FORBIDS : 0;
+    reasons |= sharing_forbidden(r) ? KV_POLICY_SHARING_FORBIDDEN : 0;
     reasons |= transfer && !f->session_active ? KV_POLICY_SESSION_INACTIVE : 0;
     reasons |= transfer && over(r, NULL, "max_block_bytes", f->block_bytes) ? KV_POLICY_BLOCK_TOO_LARGE : 0;
     reasons |= transfer && over(r, "session", "max_age_seconds", f->session_age_s) ? KV_POLICY_SESSION_EXPIRED : 0;

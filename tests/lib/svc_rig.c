@@ -219,7 +219,8 @@ static void blocks_init(struct blocks *blocks, const struct kvt_engine *engine, 
                                        .pool = engine->pool,
                                        .count = count,
                                        .hashes = (const uint8_t(*)[32])blocks->hashes,
-                                       .slots = blocks->slots};
+                                       .slots = blocks->slots,
+                                       .shared = engine->shared};
     blocks->out = (struct kv_blocks_out){.results = blocks->results, .tiers = blocks->tiers};
 }
 

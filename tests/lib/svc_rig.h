@@ -51,6 +51,7 @@ struct kv_id kvt_svc_session(struct kv_call *call);
 struct kvt_engine {
     struct kv_id engine, pool;
     struct kv_pool *pages; /* for kvt_page_fill and the like; NULL: closed, pages are neither filled nor compared */
+    uint32_t shared;       /* of the blocks that a call moves, so many of the first are of the session's scope */
 };
 enum kv_err kvt_engine_try_open(struct kv_call *call, struct kvt_engine *ret_engine);
 void kvt_engine_open(struct kv_call *call, struct kvt_engine *ret_engine);

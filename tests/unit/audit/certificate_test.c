@@ -169,6 +169,41 @@ Test(certificate, of_a_tenant_counts_sessions_and_names_none)
     check_refused(&facts, "a sample still opens");
 }
 
+Test(certificate, of_a_scope_has_words_of_its_own)
+{
+    struct kv_cert_facts facts = cert_cases_facts();
+    struct kv_buf payload;
+    facts.is_scope = true;
+    cr_assert(eq(int, payload_of(&facts, &payload), KV_OK));
+    cr_assert(strstr((char *)payload.data, "\"sub\":{\"kind\":\"scope\",\"session\":\"ses_") != NULL);
+    cr_assert(strstr((char *)payload.data, "this session") == NULL);
+    kv_buf_done(&payload);
+    struct kv_cert_shared shared = {.scope = facts.session, .erasure = facts.erasure};
+    facts.shared = &shared;
+    check_refused(&facts, "a scope shares nothing further");
+}
+
+Test(certificate, what_a_session_shared_is_said_to_be_erased_or_retained)
+{
+    static const char *const with_l6[] = {"L1", "L6"};
+    struct kv_cert_facts facts = cert_cases_facts();
+    struct kv_cert_shared shared = {.scope = facts.session, .erasure = facts.erasure, .sessions = 3};
+    struct kv_buf payload;
+    facts.shared = &shared;
+    cr_assert(eq(int, payload_of(&facts, &payload), KV_OK));
+    cr_assert(strstr((char *)payload.data, "\"shared\":{\"erased\":[{\"erasure\":\"era_") != NULL);
+    cr_assert(strstr((char *)payload.data, "\"retained\":[]}") != NULL);
+    kv_buf_done(&payload);
+    memset(&shared.erasure, 0, sizeof shared.erasure);
+    check_refused(&facts, "retained without its limit");
+    facts.limits = with_l6;
+    facts.limit_count = 2;
+    cr_assert(eq(int, payload_of(&facts, &payload), KV_OK));
+    cr_assert(strstr((char *)payload.data, "\"shared\":{\"erased\":[],\"retained\":[{\"scope\":\"ses_") != NULL);
+    cr_assert(strstr((char *)payload.data, "\"sessions\":\"3\"}]}") != NULL);
+    kv_buf_done(&payload);
+}
+
 Test(certificate, no_samples_are_allowed_and_said)
 {
     struct kv_cert_facts facts = cert_cases_facts();

@@ -132,9 +132,10 @@ Test(policy_table, every_question_that_it_knows_is_answered_as_the_rules_are_rea
                                   0, &error);
     json_t *tenant =
         json_loads("{\"tiers\":{\"dram\":{},\"nvme\":{}},\"regions\":[\"eu\",\"us\"],\"max_block_bytes\":1000,"
+                   "\"sharing\":{\"mode\":\"scope\",\"scopes\":[\"s-a\"]},"
                    "\"layouts\":[\"0000000000000000000000000000000000000000000000000000000000000001\"],"
                    "\"session\":{\"max_age_seconds\":100},"
-                   "\"classes\":{\"gold\":{\"data_class\":\"special\",\"restore\":\"never\"}},"
+                   "\"classes\":{\"gold\":{\"data_class\":\"special\",\"restore\":\"never\",\"sharing\":\"none\"}},"
                    "\"forbid\":[{\"classes\":[\"default\"],\"actions\":[\"lookup\"]}]}",
                    0, &error);
     cr_assert(platform != NULL && tenant != NULL);

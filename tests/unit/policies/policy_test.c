@@ -58,6 +58,7 @@ Test(policy, every_question_of_the_domain_is_answered_as_the_rules_are_read)
                                   0, &error);
     json_t *tenant = json_loads(
         "{\"tiers\":{\"dram\":{},\"nvme\":{}},\"regions\":[\"eu\",\"us\"],\"max_block_bytes\":1000,"
+        "\"sharing\":{\"mode\":\"scope\",\"scopes\":[\"s-a\"]},"
         "\"layouts\":[\"0000000000000000000000000000000000000000000000000000000000000001\"],"
         "\"session\":{\"max_age_seconds\":100},\"erase\":{\"basis\":[\"retention\"],\"require_reason\":true},"
         "\"classes\":{\"gold\":{\"data_class\":\"special\",\"restore\":\"never\"}},"
