@@ -191,6 +191,9 @@ class Image(unittest.TestCase):
         self.assertEqual(podman("healthcheck", "run", container.name, check=False).returncode, 0)
         status = podman("exec", container.name, "/usr/bin/kvrun", "version").stdout
         self.assertIn("kvrun ", status)
+        for path in ("/usr/include/kvrun.h", "/usr/lib/libkvrun.so.0", "/usr/share/kvrun/kvrun.py"):  # for images of engines
+            podman("exec", container.name, "/usr/bin/test", "-f", path)
+        self.assertNotEqual(podman("exec", container.name, "/usr/bin/test", "-f", "/usr/none", check=False).returncode, 0)
 
     def test_nothing_outside_the_two_folders_is_written(self):
         container = self.start()
