@@ -1,5 +1,5 @@
 /*
- * Hashing, the growing right edge of a tree, and roots of plain lists. Proofs are in merkle_proof.c.
+ * Hashing, and the growing right edge of a tree. Proofs are in merkle_proof.c, roots of plain lists in merkle_root.c.
  * Must never hash a leaf and a node alike: the first byte keeps them apart (RFC 6962, section 2.1).
  */
 #include "audit/merkle.h"
@@ -113,15 +113,4 @@ KV_RC kv_frontier_decode(uint64_t size, struct kv_bytes bytes, struct kv_frontie
     KV_ASSERT(kv_reader_done(&reader));
     *ret_frontier = frontier;
     return KV_OK;
-}
-
-KV_RC kv_merkle_root_of(const uint8_t *items, size_t item_len, size_t count, struct kv_hash *ret_root)
-{
-    struct kv_frontier frontier = {.size = 0};
-    for (size_t i = 0; i < count; i++) {
-        struct kv_hash leaf;
-        KV_TRY(kv_merkle_leaf(KV_BYTES(items + i * item_len, item_len), &leaf));
-        KV_TRY(kv_frontier_append(&frontier, &leaf, NULL, NULL));
-    }
-    return kv_frontier_root(&frontier, ret_root);
 }

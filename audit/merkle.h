@@ -31,7 +31,8 @@ KV_RC kv_frontier_root(const struct kv_frontier *frontier, struct kv_hash *ret_r
 size_t kv_frontier_encode(const struct kv_frontier *frontier, uint8_t *ret_bytes /* 32 * 64 */);
 KV_RC kv_frontier_decode(uint64_t size, struct kv_bytes bytes, struct kv_frontier *ret_frontier);
 
-/* The root of a list of byte strings of equal length (block ids). */
+/* The root of a list of byte strings of equal length (block ids). With more than 4,096 several threads work on it for
+ * as long as the call lasts; with fewer nothing is allocated here. */
 KV_RC kv_merkle_root_of(const uint8_t *items, size_t item_len, size_t count, struct kv_hash *ret_root);
 
 /* Hash of the complete subtree `index` of 2^level leaves. */

@@ -72,6 +72,11 @@ void kv_buf_append(struct kv_buf *buf, const void *data, size_t len)
     buf->data[buf->len] = 0;
 }
 
+void kv_buf_reserve(struct kv_buf *buf, size_t len)
+{
+    reserve(buf, len);
+}
+
 void kv_buf_text(struct kv_buf *buf, const char *text)
 {
     kv_buf_append(buf, text, strlen(text));

@@ -18,6 +18,7 @@ void kv_buf_init(struct kv_buf *buf, size_t max);
 void kv_buf_done(struct kv_buf *buf);  /* frees; the buffer can be used again */
 void kv_buf_reset(struct kv_buf *buf); /* empty, memory kept, failure cleared */
 void kv_buf_append(struct kv_buf *buf, const void *data, size_t len);
+void kv_buf_reserve(struct kv_buf *buf, size_t len); /* so many more bytes can be appended without allocating */
 void kv_buf_text(struct kv_buf *buf, const char *text);
 void kv_buf_number(struct kv_buf *buf, uint64_t number); /* in decimal digits */
 void kv_buf_printf(struct kv_buf *buf, const char *format, ...) __attribute__((format(printf, 2, 3)));

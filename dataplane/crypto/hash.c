@@ -1,6 +1,6 @@
 /*
  * SHA-256 and HMAC over OpenSSL. Contexts live for one call, because OpenSSL wipes what it kept of a key when it frees
- * one.
+ * one; a hasher's lives longer, and is for what is no secret.
  */
 #include "dataplane/crypto/hash.h"
 #include "dataplane/crypto/hash_int.h"
@@ -53,6 +53,27 @@ KV_RC kv_sha256_parts(const struct kv_bytes *parts, size_t count, uint8_t ret_ha
     bool done = ctx != NULL && sha256_run(ctx, parts, count, ret_hash);
     EVP_MD_CTX_free(ctx);
     return done ? KV_OK : kv_crypto_failed();
+}
+
+/* struct kv_hasher is never defined: a pointer to one is OpenSSL's pointer. */
+KV_RC kv_hasher_new(struct kv_hasher **ret_hasher)
+{
+    EVP_MD_CTX *ctx = EVP_MD_CTX_new();
+    if (ctx == NULL) {
+        return kv_crypto_failed();
+    }
+    *ret_hasher = (struct kv_hasher *)(void *)ctx;
+    return KV_OK;
+}
+
+void kv_hasher_free(struct kv_hasher *hasher)
+{
+    EVP_MD_CTX_free((EVP_MD_CTX *)(void *)hasher);
+}
+
+KV_RC kv_hasher_run(struct kv_hasher *hasher, const struct kv_bytes *parts, size_t count, uint8_t ret_hash[32])
+{
+    return sha256_run((EVP_MD_CTX *)(void *)hasher, parts, count, ret_hash) ? KV_OK : kv_crypto_failed();
 }
 
 static bool hmac_run(EVP_MAC_CTX *ctx, const char *digest, struct kv_bytes key, const struct kv_bytes *parts,

@@ -80,9 +80,10 @@ struct control {
     struct entry *sampled[SAMPLE_MAX]; /* pinned */
     bool read_asked[SAMPLE_MAX];
     uint32_t sampled_count;
-    uint32_t place; /* drain of nvme: the entry that is looked at next */
-    bool in_use;    /* and whether one before it could not go */
-    bool closed;    /* close of nvme */
+    struct entry *cursor; /* list of blocks: the one that comes next, pinned; NULL: the first */
+    uint32_t place;       /* drain of nvme: the entry that is looked at next */
+    bool in_use;          /* and whether one before it could not go */
+    bool closed;          /* close of nvme */
     bool begun;
     bool answered; /* manual_poll: the asker is the lane's thread */
     enum kv_err rc;

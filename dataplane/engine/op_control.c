@@ -11,6 +11,19 @@
 #include <string.h>
 
 #define DROP_PER_POLL 512u
+#define LIST_PER_POLL 1024u
+
+/* Where a list goes on in the next poll: pinned, so that it stays where it is unless it dies. */
+static void move_cursor(struct lane *lane, struct control *control, struct entry *entry)
+{
+    if (control->cursor != NULL) {
+        kv_room_unpin(lane, control->cursor);
+    }
+    if (entry != NULL) {
+        kv_index_pin(lane->index, entry);
+    }
+    control->cursor = entry;
+}
 
 static void answer(struct lane *lane, struct control *control, enum kv_err rc)
 {
@@ -20,6 +33,7 @@ static void answer(struct lane *lane, struct control *control, enum kv_err rc)
             kv_room_unpin(lane, control->sampled[i]);
         }
     }
+    move_cursor(lane, control, NULL);
     lane->progress++;
     control->rc = rc;
     control->answered = true;
@@ -71,16 +85,27 @@ static void append(const struct lane *lane, struct kv_buf *buf, const void *data
     kv_mem_forbid(lane->engine->threaded);
 }
 
-static KV_RC blocks(struct lane *lane, struct control *control)
+/* A part in each poll, into a buffer that has room. When the entry to go on with died meanwhile, all of it again. */
+static bool blocks_done(struct lane *lane, struct control *control)
 {
     struct scope *scope = kv_index_scope_find(lane->index, control->scope);
     if (scope == NULL) {
-        return KV_OK;
+        return true;
     }
-    for (struct link *l = scope->blocks.next; l != &scope->blocks; l = l->next) {
-        append(lane, control->ret_buf, &entry_at(l)->block_id, sizeof(struct kv_block_id));
+    if (control->cursor != NULL && control->cursor->dead) {
+        move_cursor(lane, control, NULL);
+        kv_buf_reset(control->ret_buf);
     }
-    return kv_buf_check(control->ret_buf);
+    struct link *link = control->cursor != NULL ? &control->cursor->in_scope : scope->blocks.next;
+    for (unsigned i = 0; i < LIST_PER_POLL && link != &scope->blocks; i++, link = link->next) {
+        append(lane, control->ret_buf, &entry_at(link)->block_id, sizeof(struct kv_block_id));
+    }
+    if (link == &scope->blocks || control->ret_buf->failed) {
+        return true;
+    }
+    move_cursor(lane, control, entry_at(link));
+    lane->progress++; /* there is more to list */
+    return false;
 }
 
 static KV_RC assign(struct lane *lane, const struct control *control)
@@ -355,12 +380,17 @@ static bool advance(struct lane *lane, struct control *control, enum kv_err *ret
         return drain_done(lane, control, ret_rc);
     case CONTROL_DRAIN_NVME:
         return drain_nvme_done(lane, control);
+    case CONTROL_BLOCKS:
+        if (blocks_done(lane, control)) {
+            *ret_rc = kv_buf_check(control->ret_buf);
+            return true;
+        }
+        return false;
     case CONTROL_CLOSE_NVME:
     case CONTROL_LOOKUP:
     case CONTROL_USAGE:
     case CONTROL_ASSIGN:
     case CONTROL_TENANT:
-    case CONTROL_BLOCKS:
     case CONTROL_SCOPES:
         break;
     }
@@ -382,7 +412,7 @@ static KV_RC begin(struct lane *lane, struct control *control)
         tenant_bytes(lane, control);
         return KV_OK;
     case CONTROL_BLOCKS:
-        return blocks(lane, control);
+        return KV_OK;
     case CONTROL_SCOPES:
         scopes(lane, control);
         return KV_OK;

@@ -254,3 +254,26 @@ Test(merkle, root_of_a_list_is_the_root_of_its_tree)
     cr_assert(eq(int, kv_merkle_root_of(NULL, 32, 0, &root), KV_OK));
     cr_assert(same(&root, &expected));
 }
+
+/* Around the length of a piece, and of what is shared by threads. */
+Test(merkle, root_of_a_long_list_is_that_of_the_growing_tree)
+{
+    static const size_t counts[] = {1, 2, 4095, 4096, 4097, 8192, 8193, 12288, 50001};
+    size_t most = counts[sizeof counts / sizeof counts[0] - 1], at = 0;
+    uint8_t *items = calloc(most, 32);
+    struct kv_frontier frontier = {.size = 0};
+    for (size_t i = 0; i < most; i++) {
+        struct kv_hash hash, expected, root;
+        memcpy(items + i * 32, &i, sizeof i);
+        cr_assert(eq(int, kv_merkle_leaf(KV_BYTES(items + i * 32, 32), &hash), KV_OK));
+        cr_assert(eq(int, kv_frontier_append(&frontier, &hash, NULL, NULL), KV_OK));
+        if (i + 1 == counts[at]) {
+            cr_assert(eq(int, kv_frontier_root(&frontier, &expected), KV_OK));
+            cr_assert(eq(int, kv_merkle_root_of(items, 32, counts[at], &root), KV_OK));
+            cr_assert(same(&root, &expected), "%zu", counts[at]);
+            at++;
+        }
+    }
+    cr_assert(eq(sz, at, sizeof counts / sizeof counts[0]));
+    free(items);
+}

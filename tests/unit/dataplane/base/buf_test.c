@@ -121,3 +121,22 @@ Test(buf, json_strings_of_bad_utf8_stay_valid_json)
     json_round_trip("a\xff\xc3", "a\xef\xbf\xbd\xef\xbf\xbd");
     json_round_trip("\xed\xa0\x80", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd");
 }
+
+Test(buf, what_is_reserved_is_appended_without_moving)
+{
+    struct kv_buf buf;
+    kv_buf_init(&buf, 1000);
+    kv_buf_append(&buf, "ab", 2);
+    kv_buf_reserve(&buf, 998);
+    const uint8_t *data = buf.data;
+    for (int i = 0; i < 998; i++) {
+        kv_buf_append(&buf, "c", 1);
+    }
+    cr_assert(eq(int, kv_buf_check(&buf), KV_OK));
+    cr_assert(eq(ptr, (void *)buf.data, (void *)(uintptr_t)data));
+    cr_assert(eq(sz, buf.len, 1000));
+    kv_buf_reset(&buf);
+    kv_buf_reserve(&buf, 1001);
+    cr_assert(eq(int, kv_buf_check(&buf), KV_E_LIMIT), "one past the maximum");
+    kv_buf_done(&buf);
+}

@@ -77,3 +77,20 @@ Test(hash, hmac_of_an_unknown_digest_is_an_error)
     cr_assert(eq(int, kv_hmac_raw("SHA512", KV_BYTES("k", 1), NULL, 0, mac, 32), KV_E_CRYPTO));
     cr_assert(eq(int, kv_hmac_raw("SHA256", KV_BYTES("k", 1), NULL, 0, mac, 32), KV_OK));
 }
+
+Test(hash, a_hasher_gives_the_same_hash_again_and_again)
+{
+    struct kv_hasher *hasher = NULL;
+    const struct kv_bytes parts[] = {KV_BYTES("a", 1), KV_BYTES(NULL, 0), KV_BYTES("bc", 2)};
+    uint8_t expected[32], hash[32];
+    cr_assert(eq(int, kv_sha256(KV_BYTES("abc", 3), expected), KV_OK));
+    cr_assert(eq(int, kv_hasher_new(&hasher), KV_OK));
+    for (int i = 0; i < 3; i++) {
+        cr_assert(eq(int, kv_hasher_run(hasher, parts, 3, hash), KV_OK));
+        cr_assert(eq(int, memcmp(hash, expected, sizeof hash), 0));
+        cr_assert(eq(int, kv_hasher_run(hasher, NULL, 0, hash), KV_OK));
+        cr_assert(ne(int, memcmp(hash, expected, sizeof hash), 0), "nothing of the one before is left");
+    }
+    kv_hasher_free(hasher);
+    kv_hasher_free(NULL);
+}
