@@ -67,7 +67,8 @@ void svc_label_name(const char *label, char ret_label[KV_GROUP_LABEL_SIZE]);
 KV_RC svc_erase_report(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *revocation,
                        struct kv_errinfo *info);
 
-/* The request's audit entry. */
+/* The request's audit entry, which borrows from the row, and what it is found by. */
+struct kv_audit_event svc_erase_event(const struct kv_store_erasure *row, uint8_t ret_ref[SVC_REF_BYTES]);
 KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
                        struct kv_errinfo *info);
 const char *svc_erase_claim(enum kv_erasure_state state);

@@ -141,12 +141,10 @@ bool kv_erasure_blocked(const struct kv_erasure_view *erasure)
 
 /* --- one session's request --------------------------------------------------------------------------------------- */
 
-KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
-                       struct kv_errinfo *info)
+struct kv_audit_event svc_erase_event(const struct kv_store_erasure *row, uint8_t ret_ref[SVC_REF_BYTES])
 {
-    uint8_t ref[SVC_REF_BYTES];
-    svc_ref(SVC_REF_REQUEST, &row->id, ref);
-    struct kv_audit_event event = {.op = KV_AUDIT_ERASE_REQUEST,
+    svc_ref(SVC_REF_REQUEST, &row->id, ret_ref);
+    return (struct kv_audit_event){.op = KV_AUDIT_ERASE_REQUEST,
                                    .realtime_us = row->at_us[KV_ERASURE_REQUESTED],
                                    .tenant = row->tenant,
                                    .session = row->session,
@@ -155,6 +153,13 @@ KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_sto
                                    .subject = row->id,
                                    .subject_prefix = "era",
                                    .detail_sha256 = row->reason_sha256[0] == '\0' ? NULL : row->reason_sha256};
+}
+
+KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,
+                       struct kv_errinfo *info)
+{
+    uint8_t ref[SVC_REF_BYTES];
+    const struct kv_audit_event event = svc_erase_event(row, ref);
     return svc_audit(svc, pg, &event, KV_BYTES(ref, sizeof ref), info);
 }
 

@@ -6,6 +6,7 @@
  */
 #include "server/service/erase_request.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_entries.h"
 #include "server/service/svc_hold.h"
 #include "server/service/svc_shared.h"
 
@@ -15,6 +16,7 @@
 #include "dataplane/base/mem.h"
 
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define GROUPS_AT_ONCE 16
@@ -74,13 +76,7 @@ KV_RC svc_group_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_sto
 
 /* --- taking sessions on ------------------------------------------------------------------------------------------ */
 
-struct taking {
-    const struct kv_store_group *group;
-    struct kv_id *sessions; /* KV_MAX_ERASURE_EXPAND */
-    struct kv_store_held *held;
-    size_t count, held_count;
-};
-
+/* What the erasures of a group have in common. */
 static void fill_row(struct kv_svc *svc, const struct kv_store_group *group, struct kv_store_erasure *row)
 {
     *row = (struct kv_store_erasure){.tenant = group->tenant,
@@ -94,16 +90,54 @@ static void fill_row(struct kv_svc *svc, const struct kv_store_group *group, str
     snprintf(row->reference_sha256, sizeof row->reference_sha256, "%s", group->reference_sha256);
 }
 
-static KV_RC take_one(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, const struct kv_id *session,
-                      struct kv_errinfo *info, struct kv_store_erasure *row)
+static KV_RC gather_requests(struct svc_entries *entries, struct kv_store_erasure *row,
+                             const struct kv_store_meant *taken, size_t count)
 {
-    fill_row(svc, taking->group, row);
-    row->session = *session;
-    svc_hold_mark(taking->held, taking->held_count, row);
-    KV_TRY(kv_id_new(svc->env, &row->id));
-    KV_TRY(kv_store_revocation_next(pg, info, &row->revocation_seq));
-    KV_TRY(kv_store_erasure_insert(pg, row, info));
-    return svc_erase_record(svc, pg, row, info);
+    for (size_t i = 0; i < count; i++) {
+        uint8_t ref[SVC_REF_BYTES];
+        row->id = taken[i].erasure;
+        row->session = taken[i].session;
+        const struct kv_audit_event event = svc_erase_event(row, ref);
+        KV_TRY(svc_entries_event(entries, &event, ref));
+    }
+    return KV_OK;
+}
+
+static KV_RC record_requests(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row,
+                             const struct kv_store_meant *taken, size_t count, struct kv_errinfo *info)
+{
+    struct svc_entries entries;
+    enum kv_err rc = svc_entries_init(&entries, svc->env, count);
+    rc = rc == KV_OK ? gather_requests(&entries, row, taken, count) : rc;
+    rc = rc == KV_OK ? svc_entries_insert(&entries, pg, info) : rc;
+    svc_entries_done(&entries);
+    return rc;
+}
+
+static void note_taken(const struct kv_store_meant *rows, size_t count, struct svc_group_taken *taken)
+{
+    taken->count = count;
+    for (size_t i = 0; i < count; i++) {
+        taken->rows[i].session = rows[i].session;
+        taken->rows[i].erasure = rows[i].erasure;
+        taken->rows[i].state = kv_id_is_zero(&rows[i].hold) ? KV_ERASURE_REQUESTED : KV_ERASURE_BLOCKED_HOLD;
+    }
+}
+
+/* A fixed number of statements, however many there are. Those that somebody else erases meanwhile are left out. */
+static KV_RC take_on(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
+                     struct kv_store_meant *meant, size_t count, struct svc_group_taken *taken, struct kv_errinfo *info)
+{
+    struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
+    if (row == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    fill_row(svc, group, row);
+    KV_TRY(kv_store_revocations_next(pg, count, info, &row->revocation_seq));
+    KV_TRY(kv_store_erasures_insert(pg, row, meant, count, info, meant, &count));
+    KV_TRY(record_requests(svc, pg, row, meant, count, info));
+    note_taken(meant, count, taken);
+    return KV_OK;
 }
 
 static KV_RC leave_scopes(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_group *group,
@@ -122,26 +156,42 @@ static KV_RC leave_scopes(struct kv_svc *svc, struct kv_pg *pg, const struct kv_
     return svc_shared_leave(svc, pg, &leaving, info, taken);
 }
 
-static KV_RC take(struct kv_svc *svc, struct kv_pg *pg, const struct taking *taking, struct kv_errinfo *info,
-                  struct svc_group_taken *taken)
+/* Those of the sessions that nobody uses at this moment: what was noted before is in their rows. Each gets the id of
+ * its erasure. */
+static KV_RC mean(struct kv_svc *svc, const struct kv_store_group *group, const struct kv_store_ids *sessions,
+                  struct kv_store_meant *ret_meant, size_t *ret_count)
 {
-    uint64_t idle_before_us = taking->group->idle_before_us;
-    struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
-    if (row == NULL) {
+    size_t kept = 0;
+    for (size_t i = 0; i < sessions->count; i++) {
+        if (group->idle_before_us == 0 || svc_use_noted(svc, &sessions->ids[i]) < group->idle_before_us) {
+            ret_meant[kept] = (struct kv_store_meant){.session = sessions->ids[i]};
+            KV_TRY(kv_id_new(svc->env, &ret_meant[kept++].erasure));
+        }
+    }
+    *ret_count = kept;
+    return KV_OK;
+}
+
+static int by_session(const void *a, const void *b)
+{
+    return memcmp(a, b, sizeof(struct kv_id)); /* each begins with its session's */
+}
+
+/* Those that a hold covers begin as blocked. Both are in the order of the sessions. */
+static KV_RC find_held(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_ids *sessions,
+                       struct kv_store_meant *meant, size_t count, struct kv_errinfo *info)
+{
+    struct kv_store_held *held KV_CLEANUP(kv_freep) = kv_alloc_array(sessions->count + 1, sizeof *held);
+    size_t held_count = 0;
+    if (held == NULL) {
         return KV_E_NO_MEMORY;
     }
-    for (size_t i = 0; i < taking->count; i++) {
-        if (idle_before_us != 0 && svc_use_noted(svc, &taking->sessions[i]) >= idle_before_us) {
-            continue; /* used at this moment: what was noted before is in its row */
+    KV_TRY(svc_hold_find(svc, pg, sessions, info, held, &held_count));
+    for (size_t i = 0; i < held_count; i++) {
+        struct kv_store_meant *found = bsearch(&held[i], meant, count, sizeof *meant, by_session);
+        if (found != NULL) {
+            found->hold = held[i].hold;
         }
-        enum kv_err rc = take_one(svc, pg, taking, &taking->sessions[i], info, row);
-        if (rc == KV_E_STALE) { /* erased by somebody else meanwhile */
-            continue;
-        }
-        KV_TRY(rc);
-        taken->rows[taken->count].session = row->session;
-        taken->rows[taken->count].state = row->state;
-        taken->rows[taken->count++].erasure = row->id;
     }
     return KV_OK;
 }
@@ -149,22 +199,22 @@ static KV_RC take(struct kv_svc *svc, struct kv_pg *pg, const struct taking *tak
 KV_RC svc_group_expand(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_group *group, struct kv_errinfo *info,
                        struct svc_group_taken *taken)
 {
-    size_t max = (size_t)KV_MAX_ERASURE_EXPAND;
-    struct kv_id *sessions KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *sessions);
-    struct kv_store_held *held KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *held);
-    struct taking taking = {.group = group, .sessions = sessions, .held = held};
-    if (sessions == NULL || held == NULL) {
+    size_t max = (size_t)KV_MAX_ERASURE_EXPAND, count = 0, meant_count = 0;
+    struct kv_id *ids KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *ids);
+    struct kv_store_meant *meant KV_CLEANUP(kv_freep) = kv_alloc_array(max, sizeof *meant);
+    if (ids == NULL || meant == NULL) {
         return KV_E_NO_MEMORY;
     }
     taken->count = 0;
     KV_TRY(kv_store_revocation_hold(pg, info)); /* nobody places a hold from here to the commit */
-    KV_TRY(kv_store_group_match(pg, group, max, info, sessions, &taking.count));
-    const struct kv_store_ids ids = {.ids = sessions, .count = taking.count};
-    KV_TRY(svc_hold_find(svc, pg, &ids, info, held, &taking.held_count));
-    KV_TRY(take(svc, pg, &taking, info, taken));
+    KV_TRY(kv_store_group_match(pg, group, max, info, ids, &count));
+    const struct kv_store_ids sessions = {.ids = ids, .count = count};
+    KV_TRY(mean(svc, group, &sessions, meant, &meant_count));
+    KV_TRY(find_held(svc, pg, &sessions, meant, meant_count, info));
+    KV_TRY(meant_count == 0 ? KV_OK : take_on(svc, pg, group, meant, meant_count, taken, info));
     KV_TRY(leave_scopes(svc, pg, group, info, taken));
     group->sessions += taken->count;
-    group->state = taking.count < max ? KV_GROUP_RUNNING : KV_GROUP_EXPANDING;
+    group->state = count < max ? KV_GROUP_RUNNING : KV_GROUP_EXPANDING;
     return kv_store_group_set(pg, group, info);
 }
 

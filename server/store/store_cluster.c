@@ -209,15 +209,21 @@ KV_RC kv_store_kroot_evict(struct kv_pg *pg, struct kv_errinfo *info, uint32_t *
 
 KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq)
 {
+    return kv_store_revocations_next(pg, 1, info, ret_seq);
+}
+
+KV_RC kv_store_revocations_next(struct kv_pg *pg, size_t count, struct kv_errinfo *info, int64_t *ret_first)
+{
     static const struct kv_pg_query query = {"revocation_next",
-                                             "UPDATE revocation_head SET seq = seq + 1 RETURNING seq"};
+                                             "UPDATE revocation_head SET seq = seq + $1 RETURNING seq - $1 + 1"};
     struct kv_pg_args args = {0};
+    kv_pg_arg_u64(&args, count);
     struct kv_pg_one one = {.query = &query,
                             .args = &args,
                             .write = true,
                             .none = KV_E_CORRUPT,
                             .none_text = "the revocation head is gone from the database"};
-    return kv_pg_fetch_one(pg, &one, fill_i64, ret_seq, info);
+    return kv_pg_fetch_one(pg, &one, fill_i64, ret_first, info);
 }
 
 KV_RC kv_store_revocation_hold(struct kv_pg *pg, struct kv_errinfo *info)

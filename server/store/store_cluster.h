@@ -77,6 +77,8 @@ struct kv_store_revocation {
 KV_RC kv_store_revocation_next(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq);
 /* The same lock without a number: nobody is revoked before the commit, and all that were before are seen. Write. */
 KV_RC kv_store_revocation_hold(struct kv_pg *pg, struct kv_errinfo *info);
+/* `count` of them at once; the first one. Numbers that are not used in the end are no harm. */
+KV_RC kv_store_revocations_next(struct kv_pg *pg, size_t count, struct kv_errinfo *info, int64_t *ret_first);
 KV_RC kv_store_revocation_head(struct kv_pg *pg, struct kv_errinfo *info, int64_t *ret_seq); /* 0: none yet */
 /* Those after `seq`, oldest first, at most `max`. */
 KV_RC kv_store_revocations_since(struct kv_pg *pg, int64_t seq, size_t max, struct kv_errinfo *info,

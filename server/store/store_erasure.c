@@ -186,7 +186,10 @@ static KV_RC list(struct kv_pg *pg, const struct kv_pg_query *query, struct kv_p
     return kv_pg_fetch_many(pg, &many, kv_store_erasure_fill, ret_list, ret_count, info);
 }
 
-#define OPEN "WHERE state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified')"
+/* The first two conditions are those of the index erasure_open. */
+#define OPEN                                                \
+    "WHERE certified_at IS NULL AND quarantined_at IS NULL" \
+    " AND state IN ('requested', 'fenced', 'staged', 'rekeyed', 'destroyed', 'purged', 'verified')"
 
 KV_RC kv_store_erasure_list_open(struct kv_pg *pg, bool verified, size_t max, struct kv_errinfo *info,
                                  struct kv_store_erasure *ret_list, size_t *ret_count)

@@ -151,6 +151,17 @@ struct kv_store_ids {
     const struct kv_id *ids; /* each once; borrowed */
     size_t count;
 };
+struct kv_store_meant {
+    struct kv_id session, erasure;
+    struct kv_id hold; /* that covers it: the erasure begins as BLOCKED_HOLD; zero: none */
+};
+/* Requests, as kv_store_erasure_insert has them, for up to KV_ERASE_BATCH sessions of one tenant, each once. Everything
+ * that they share is in `like`; the first has its revocation_seq, the others those after it. The ones that were taken
+ * on, in the order of their revocations, into room for `count`, which may be `meant` itself; a session that is not
+ * active any more, or not of this tenant, is left out. Write. */
+KV_RC kv_store_erasures_insert(struct kv_pg *pg, const struct kv_store_erasure *like,
+                               const struct kv_store_meant *meant, size_t count, struct kv_errinfo *info,
+                               struct kv_store_meant *ret_taken, size_t *ret_count);
 /* In the order of their revocations. KV_E_NOT_FOUND unless there are all of them. */
 KV_RC kv_store_erasures_get(struct kv_pg *pg, const struct kv_store_ids *ids, struct kv_errinfo *info,
                             struct kv_store_erasure *ret_list);

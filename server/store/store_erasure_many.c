@@ -6,11 +6,17 @@
 #include "server/store/store_erasure_int.h"
 
 #include "dataplane/base/check.h"
+#include "dataplane/base/id.h"
 
 #include <stddef.h>
 #include <string.h>
 
 #define COLUMNS_MAX 14
+
+/* A condition from which the planner concludes nothing. Of what it knows of the states it would conclude that one row
+ * is hit, for nearly all that there ever were are certified, and go through all parameters once for each row that is.
+ */
+#define WHEN(condition) "CASE WHEN " condition " THEN true ELSE false END"
 
 /* The parameters of one statement: arrays, one item a row in each. */
 struct columns {
@@ -65,6 +71,90 @@ static KV_RC change_all(struct kv_pg *pg, const struct change *change, const str
     columns_done(change->columns);
     KV_TRY(rc);
     return rows == change->count ? KV_OK : kv_fail(info, KV_E_STALE, "%s", change->stale);
+}
+
+/* --- the requests ------------------------------------------------------------------------------------------------- */
+
+static void add_meant(struct columns *columns, const struct kv_store_meant *meant, size_t count)
+{
+    struct kv_pg_array *erasures = add(columns, KV_PG_ARRAY_BYTEA, count, count * sizeof meant->erasure.b);
+    struct kv_pg_array *sessions = add(columns, KV_PG_ARRAY_BYTEA, count, count * sizeof meant->session.b);
+    struct kv_pg_array *holds = add(columns, KV_PG_ARRAY_BYTEA, count, count * sizeof meant->hold.b);
+    for (size_t i = 0; i < count; i++) {
+        kv_pg_array_raw(erasures, meant[i].erasure.b, sizeof meant[i].erasure.b, false);
+        kv_pg_array_raw(sessions, meant[i].session.b, sizeof meant[i].session.b, false);
+        kv_pg_array_raw(holds, meant[i].hold.b, sizeof meant[i].hold.b, kv_id_is_zero(&meant[i].hold));
+    }
+}
+
+static KV_RC take_meant(const PGresult *result, size_t count, struct kv_errinfo *info, struct kv_store_meant *ret_taken)
+{
+    for (size_t i = 0; i < count; i++) {
+        struct kv_pg_row row = kv_pg_row_of(result, (int)i);
+        kv_pg_get_id(&row, &ret_taken[i].session);
+        kv_pg_get_id(&row, &ret_taken[i].erasure);
+        kv_pg_get_id(&row, &ret_taken[i].hold);
+        KV_TRY(kv_pg_row_check(&row, info));
+    }
+    return KV_OK;
+}
+
+KV_RC kv_store_erasures_insert(struct kv_pg *pg, const struct kv_store_erasure *like,
+                               const struct kv_store_meant *meant, size_t count, struct kv_errinfo *info,
+                               struct kv_store_meant *ret_taken, size_t *ret_count)
+{
+    /* Locks rows of sessions in the order of their ids, as everybody does who takes more than one. Whether a hold by a
+     * label covers one is judged by its labels, so they stay with it. */
+    static const struct kv_pg_query query = {
+        "erasures_insert",
+        "WITH live AS (SELECT s.id, s.slot, t.directory_slot, coalesce(t.tree_id, t.id) AS tree_id, w.erasure, w.hold,"
+        " w.place, CASE WHEN w.hold IS NULL THEN 'requested' ELSE 'blocked_hold' END AS state"
+        " FROM unnest($1, $2, $3) WITH ORDINALITY AS w (erasure, session, hold, place)"
+        " JOIN session s ON s.id = w.session AND " WHEN(
+            "s.tenant_id = $4 AND s.state = 'active'") " JOIN tenant t ON t.id = s.tenant_id AND s.slot >= "
+                                                       "t.first_slot ORDER BY s.id FOR UPDATE OF s),"
+                                                       " made AS (INSERT INTO erasure (id, tenant_id, session_id, "
+                                                       "slot, directory_slot, state, basis, reason_sha256,"
+                                                       " requested_by, requested_role, revocation_seq, requested_at, "
+                                                       "blocked_hold_at, group_id, reference_sha256,"
+                                                       " tree_id, hold_id)"
+                                                       " SELECT erasure, $4, id, slot, directory_slot, state, $5, $6, "
+                                                       "$7, $8, $9 + place - 1, $10,"
+                                                       " CASE WHEN hold IS NULL THEN NULL ELSE $10 END, $11, $12, "
+                                                       "tree_id, hold"
+                                                       " FROM live RETURNING id, session_id, revocation_seq, hold_id),"
+                                                       " revoked AS (UPDATE session s SET state = 'erasing', "
+                                                       "revoked_seq = m.revocation_seq, erasure_id = m.id,"
+                                                       " external_hmac = NULL, external_sealed = NULL,"
+                                                       " labels = CASE WHEN m.hold_id IS NULL THEN '{}' ELSE s.labels "
+                                                       "END, rev = rev + 1"
+                                                       " FROM made m WHERE s.id = m.session_id RETURNING s.id, m.id AS "
+                                                       "erasure_id, m.hold_id, m.revocation_seq)"
+                                                       " SELECT id, erasure_id, hold_id FROM revoked ORDER BY "
+                                                       "revocation_seq"};
+    KV_ASSERT(count <= KV_ERASE_BATCH);
+    struct columns columns = {.count = 0};
+    struct kv_pg_args args = {0};
+    PGresult *result KV_CLEANUP(kv_pg_result_free) = NULL;
+    add_meant(&columns, meant, count);
+    arg_columns(&args, &columns);
+    kv_pg_arg_id(&args, &like->tenant);
+    kv_pg_arg_text(&args, like->basis);
+    kv_pg_arg_text_or_null(&args, like->reason_sha256);
+    kv_pg_arg_id_or_null(&args, &like->requested_by);
+    kv_pg_arg_text(&args, like->requested_role);
+    kv_pg_arg_i64(&args, like->revocation_seq);
+    kv_pg_arg_time(&args, like->at_us[KV_ERASURE_REQUESTED]);
+    kv_pg_arg_id_or_null(&args, &like->group);
+    kv_pg_arg_text_or_null(&args, like->reference_sha256);
+    enum kv_err rc = kv_pg_write(pg, &query, &args, info, &result);
+    columns_done(&columns);
+    KV_TRY(rc);
+    size_t taken = (size_t)PQntuples(result);
+    KV_ASSERT(taken <= count);
+    KV_TRY(take_meant(result, taken, info, ret_taken));
+    *ret_count = taken;
+    return KV_OK;
 }
 
 /* --- reading ------------------------------------------------------------------------------------------------------ */
@@ -224,7 +314,7 @@ KV_RC kv_store_erasures_set_facts(struct kv_pg *pg, const struct kv_store_found 
         " block_root = f.block_root FROM unnest($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12)"
         " AS f (id, blocks, bytes, dram_blocks, dram_bytes, nvme_blocks, nvme_bytes, samples, control_opened,"
         " opened_after, checks, block_root)"
-        " WHERE e.id = f.id AND e.state NOT IN ('verified', 'certified', 'quarantined')"};
+        " WHERE e.id = f.id AND " WHEN("e.state NOT IN ('verified', 'certified', 'quarantined')")};
     struct columns columns = {.count = 0};
     struct kv_pg_args args = {0};
     add_found_ids(&columns, found, count);
@@ -245,7 +335,7 @@ KV_RC kv_store_erasures_set_samples(struct kv_pg *pg, const struct kv_store_foun
     static const struct kv_pg_query query = {"erasures_set_samples",
                                              "UPDATE erasure e SET sample_headers = f.headers"
                                              " FROM unnest($1, $2) AS f (id, headers) WHERE e.id = f.id"
-                                             " AND e.state NOT IN ('verified', 'certified')"};
+                                             " AND " WHEN("e.state NOT IN ('verified', 'certified')")};
     struct columns columns = {.count = 0};
     struct kv_pg_args args = {0};
     size_t bytes = 0;
@@ -311,11 +401,11 @@ static void add_texts(struct columns *columns, const struct kv_store_issued *iss
 KV_RC kv_store_erasures_set_certificates(struct kv_pg *pg, const struct kv_store_issued *issued, size_t count,
                                          struct kv_errinfo *info)
 {
-    static const struct kv_pg_query query = {"certificates_set",
-                                             "UPDATE erasure e SET cert_id = f.cert_id, cert_jws = f.jws,"
-                                             " previous_sha256 = convert_from(f.previous, 'UTF8')"
-                                             " FROM unnest($1, $2, $3, $4) AS f (id, jws, cert_id, previous)"
-                                             " WHERE e.id = f.id AND e.state = 'verified' AND e.cert_jws IS NULL"};
+    static const struct kv_pg_query query = {
+        "certificates_set", "UPDATE erasure e SET cert_id = f.cert_id, cert_jws = f.jws,"
+                            " previous_sha256 = convert_from(f.previous, 'UTF8')"
+                            " FROM unnest($1, $2, $3, $4) AS f (id, jws, cert_id, previous)"
+                            " WHERE e.id = f.id AND " WHEN("e.state = 'verified' AND e.cert_jws IS NULL")};
     struct columns columns = {.count = 0};
     struct kv_pg_args args = {0};
     add_issued_ids(&columns, issued, count);
@@ -340,8 +430,8 @@ KV_RC kv_store_erasures_set_bundles(struct kv_pg *pg, const struct kv_store_issu
 {
     static const struct kv_pg_query query = {
         "certificates_set_bundle", "UPDATE erasure e SET cert_leaf_index = f.idx, bundle = f.bundle"
-                                   " FROM unnest($1, $2, $3) AS f (id, bundle, idx) WHERE e.id = f.id"
-                                   " AND e.state = 'verified' AND e.cert_jws IS NOT NULL AND e.bundle IS NULL"};
+                                   " FROM unnest($1, $2, $3) AS f (id, bundle, idx) WHERE e.id = f.id AND " WHEN(
+                                       "e.state = 'verified' AND e.cert_jws IS NOT NULL AND e.bundle IS NULL")};
     struct columns columns = {.count = 0};
     struct kv_pg_args args = {0};
     add_issued_ids(&columns, issued, count);

@@ -3,6 +3,9 @@
 
 #include "server/store/pg_int.h"
 
+/* Of `erasure e`. The first two conditions are those of the index erasure_blocked. */
+#define BLOCKED "e.blocked_hold_at IS NOT NULL AND e.unblocked_at IS NULL AND e.state = 'blocked_hold'"
+
 static const char *const scope_names[] = {"session", "label", "tenant"};
 
 /* --- a hold ------------------------------------------------------------------------------------------------------ */
@@ -39,7 +42,7 @@ KV_RC kv_store_hold_insert(struct kv_pg *pg, const struct kv_store_hold *hold, u
 #define SELECT_HOLD                                                                                       \
     "SELECT id, tenant_id, scope, session_id, label::text, ground, reason_sha256, reference_sha256, rev," \
     " created_by, released_by, created_role, created_at, expires_at, released_at, ended_at,"              \
-    " (SELECT count(*) FROM erasure e WHERE e.hold_id = hold.id AND e.state = 'blocked_hold') FROM hold "
+    " (SELECT count(*) FROM erasure e WHERE e.hold_id = hold.id AND " BLOCKED ") FROM hold "
 
 static KV_RC fill(struct kv_pg_row *row, void *ret)
 {
@@ -219,7 +222,7 @@ KV_RC kv_store_hold_sessions(struct kv_pg *pg, const struct kv_id *hold, uint64_
 /* --- erasures that wait ------------------------------------------------------------------------------------------ */
 
 /* `erasure e` waits for `hold o`, which is over. */
-#define OVER(at) "e.state = 'blocked_hold' AND (o.ended_at IS NOT NULL OR o.expires_at <= $" at "::timestamptz)"
+#define OVER(at) BLOCKED " AND (o.ended_at IS NOT NULL OR o.expires_at <= $" at "::timestamptz)"
 
 KV_RC kv_store_holds_over_for(struct kv_pg *pg, uint64_t now_us, struct kv_errinfo *info, bool *ret_any)
 {

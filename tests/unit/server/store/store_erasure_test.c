@@ -2,6 +2,7 @@
 #include "server/store/store_hold.h"
 
 #include "dataplane/base/id.h"
+#include "server/store/store_hold.h"
 #include "server/store/store_loss.h"
 #include "tests/lib/store_rows.h"
 #include "tests/lib/temp_postgres.h"
@@ -429,6 +430,91 @@ Test(erasure, quarantine_is_reached_from_anywhere_before_certified_and_left_by_n
     cr_assert(eq(int, advance(erasure.id, KV_ERASURE_QUARANTINED, KV_ERASURE_REQUESTED), KV_E_INVALID_REQUEST));
     cr_assert(eq(int, kv_store_erasure_list_open(pg, true, 2, &info, list, &count), KV_OK));
     cr_assert(eq(sz, count, 0));
+}
+
+static enum kv_err request_many(struct kv_store_erasure *like, const struct kv_store_meant *meant, size_t count,
+                                struct kv_store_meant *ret_taken, size_t *ret_count)
+{
+    enum kv_err rc = kv_store_revocations_next(pg, count, &info, &like->revocation_seq);
+    return rc != KV_OK ? rc : kv_store_erasures_insert(pg, like, meant, count, &info, ret_taken, ret_count);
+}
+
+static struct kv_store_erasure like_of(void)
+{
+    struct kv_store_erasure like = {
+        .tenant = tenant, .basis = "other", .requested_role = "tenant_admin", .requested_by = store_id(77)};
+    like.at_us[KV_ERASURE_REQUESTED] = T0 + 9;
+    return like;
+}
+
+static struct kv_id hold_all(void)
+{
+    const struct kv_store_hold hold = {.id = store_id(700),
+                                       .tenant = tenant,
+                                       .scope = KV_HOLD_TENANT,
+                                       .reason_sha256 = SHA,
+                                       .created_us = T0,
+                                       .created_role = "tenant_admin",
+                                       .expires_us = T0 + UINT64_C(86400000000)};
+    cr_assert(eq(int, IN_TX(pg, kv_store_hold_insert(pg, &hold, 10, &info)), KV_OK), "%s", info.text);
+    return hold.id;
+}
+
+Test(erasure, many_requests_in_one_are_the_same_as_each_alone)
+{
+    struct kv_id before = store_erasure_request(pg, tenant, session, 200).id, found;
+    struct kv_id theirs = store_session(pg, store_tenant(pg, 6), 190);
+    struct kv_store_meant meant[5] = {{.session = theirs}, {.session = session}, {.session = store_id(9999)}}, taken[5];
+    size_t count = 0;
+    for (unsigned i = 0; i < 5; i++) {
+        meant[i].session = i < 3 ? meant[i].session : store_session(pg, tenant, 150 - i);
+        meant[i].erasure = store_id(240 + i);
+    }
+    meant[4].hold = hold_all();
+    struct kv_store_erasure like = like_of(), got;
+    cr_assert(eq(int, IN_TX(pg, request_many(&like, meant, 5, taken, &count)), KV_OK), "%s", info.text);
+    cr_assert(eq(sz, count, 2), "another tenant's, one that is being erased, and one that is not there are left out");
+    for (unsigned i = 0; i < 2; i++) {
+        cr_assert(kv_id_equal(&taken[i].session, &meant[3 + i].session), "in the order of the revocations");
+        cr_assert(kv_id_equal(&taken[i].erasure, &meant[3 + i].erasure));
+        cr_assert(eq(int, state_of(taken[i].session, &found), KV_SESSION_ERASING));
+        cr_assert(kv_id_equal(&found, &taken[i].erasure));
+        cr_assert(eq(int, kv_store_erasure_get(pg, &taken[i].erasure, &info, &got), KV_OK));
+        cr_assert(eq(int, got.state, i == 0 ? KV_ERASURE_REQUESTED : KV_ERASURE_BLOCKED_HOLD));
+        cr_assert(kv_id_equal(&got.hold, &meant[3 + i].hold));
+        cr_assert(kv_id_equal(&taken[i].hold, &meant[3 + i].hold));
+        cr_assert(eq(u64, got.at_us[KV_ERASURE_BLOCKED_HOLD], i == 0 ? 0 : T0 + 9));
+        cr_assert(eq(i64, got.revocation_seq, like.revocation_seq + 3 + i));
+        cr_assert(eq(u64, got.at_us[KV_ERASURE_REQUESTED], T0 + 9));
+        cr_assert(eq(str, got.basis, "other"));
+        cr_assert(kv_id_equal(&got.requested_by, &like.requested_by));
+        struct kv_store_session row;
+        cr_assert(eq(int, kv_store_session_get(pg, &taken[i].session, &info, &row), KV_OK));
+        cr_assert(eq(u32, got.slot, row.slot));
+        cr_assert(eq(u32, got.directory_slot, row.directory_slot));
+        cr_assert(kv_id_equal(&got.tree, &row.tree));
+        cr_assert(eq(i64, row.revoked_seq, got.revocation_seq));
+    }
+    cr_assert(eq(int, state_of(theirs, &found), KV_SESSION_ACTIVE));
+    cr_assert(eq(int, state_of(session, &found), KV_SESSION_ERASING));
+    cr_assert(kv_id_equal(&found, &before), "it keeps the erasure it has");
+    int64_t next = 0;
+    cr_assert(eq(int, IN_TX(pg, kv_store_revocation_next(pg, &info, &next)), KV_OK));
+    cr_assert(eq(i64, next, like.revocation_seq + 5), "numbers that were not used are not given again");
+}
+
+Test(erasure, as_many_as_a_batch_has_are_requested_in_one)
+{
+    static struct kv_store_meant meant[KV_ERASE_BATCH], taken[KV_ERASE_BATCH];
+    size_t count = 0;
+    for (unsigned i = 0; i < KV_ERASE_BATCH; i++) {
+        meant[i] = (struct kv_store_meant){.session = store_id(20000 + i), .erasure = store_id(30000 + i)};
+    }
+    meant[KV_ERASE_BATCH - 1].session = session;
+    struct kv_store_erasure like = like_of();
+    cr_assert(eq(int, IN_TX(pg, request_many(&like, meant, KV_ERASE_BATCH, taken, &count)), KV_OK), "%s", info.text);
+    cr_assert(eq(sz, count, 1));
+    cr_assert(kv_id_equal(&taken[0].session, &session));
 }
 
 Test(erasure, many_go_on_together_or_not_at_all)
