@@ -15,7 +15,8 @@ const struct kv_bench kv_benches[] = {
     {"erase", "erasing sessions of three sizes, many at once, and what others wait meanwhile", kv_bench_erase},
     {"rest", "reading a session over HTTP against the library alone, and its latency", kv_bench_rest},
     {"seal", "sealing and opening of blocks against copying them, and against OpenSSL alone", kv_bench_seal},
-    {"pipeline", "sealed blocks to a file and back against copied ones", kv_bench_pipeline},
+    {"pipeline", "sealed blocks to a file and back against copied ones, and a whole server against that",
+     kv_bench_pipeline},
     {NULL, NULL, NULL},
 };
 

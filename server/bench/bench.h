@@ -10,9 +10,9 @@
 
 #include <stdio.h>
 
-#define KV_BENCH_FIGURES_MAX 48
+#define KV_BENCH_FIGURES_MAX 64
 #define KV_BENCH_GOALS_MAX 16
-#define KV_BENCH_PAIRS_MAX 64
+#define KV_BENCH_PAIRS_MAX 96
 
 struct kv_bench_figure {
     const char *name; /* with its unit: "decision_p50_ns" */

@@ -179,7 +179,8 @@ static uint64_t *word_of(struct bench_engine *engine, unsigned slot)
     return (uint64_t *)(void *)(engine->pool + (size_t)slot * engine->place.page_bytes);
 }
 
-static KV_RC call_with(struct bench_engine *engine, const char *path, const struct bench_blocks *blocks)
+static KV_RC call_with(struct bench_engine *engine, const char *path, const struct bench_blocks *blocks,
+                       const char *more)
 {
     struct kv_buf *body = &engine->body;
     KV_ASSERT(blocks->count <= engine->place.slots);
@@ -192,7 +193,7 @@ static KV_RC call_with(struct bench_engine *engine, const char *path, const stru
     for (unsigned i = 0; i < blocks->count; i++) {
         kv_buf_printf(body, "%s%u", i == 0 ? "" : ",", i);
     }
-    kv_buf_text(body, "]}");
+    kv_buf_printf(body, "]%s}", more);
     KV_TRY(kv_buf_check(body));
     return post(engine, path, (const char *)body->data);
 }
@@ -202,7 +203,7 @@ KV_RC bench_engine_offload(struct bench_engine *engine, const struct bench_block
     for (unsigned i = 0; i < blocks->count; i++) {
         *word_of(engine, i) = blocks->first + i;
     }
-    KV_TRY(call_with(engine, "/v1/offloads", blocks));
+    KV_TRY(call_with(engine, "/v1/offloads", blocks, blocks->durable ? ",\"wait\":\"durable\"" : ""));
     *ret_bytes = kv_client_number(&engine->out, "bytes");
     return KV_OK;
 }
@@ -213,7 +214,7 @@ KV_RC bench_engine_restore(struct bench_engine *engine, const struct bench_block
     for (unsigned i = 0; i < blocks->count; i++) {
         *word_of(engine, i) = UINT64_MAX;
     }
-    KV_TRY(call_with(engine, "/v1/restores", blocks));
+    KV_TRY(call_with(engine, "/v1/restores", blocks, ""));
     uint64_t bytes = kv_client_number(&engine->out, "bytes");
     for (unsigned i = 0; i < blocks->count; i++) {
         found += *word_of(engine, i) == blocks->first + i ? 1 : 0;

@@ -40,6 +40,7 @@ struct bench_blocks {
     const char *session;
     uint64_t first;
     unsigned count; /* at most place.slots */
+    bool durable;   /* offload: the call lasts until they are on nvme */
 };
 KV_RC bench_engine_offload(struct bench_engine *engine, const struct bench_blocks *blocks, uint64_t *ret_bytes);
 /* The pages are overwritten first; *ret_found: how many hold their block again. */

@@ -8,20 +8,43 @@
 #include "server/bench/bench.h"
 
 #define ROUNDS_MAX 25u
+#define SERVER_ROUNDS 7u
+#define WARM_ROUNDS 2u /* of the server, which touches the memory of a tier when it needs it */
 
 static const struct pipe_shape large = {.seal = {.regions = 64, .slots = 32, .run_bytes = 32 << 10, .blocks = 64},
-                                        .depth = 8};
+                                        .depth = 8,
+                                        .targets = 9,
+                                        .file_blocks = 64};
+/* What the server is compared with. Its engines' pages are in one piece; its dram tier (pipe_server's) has 384 MiB,
+ * which it goes through; and what it writes does not lie where something was written before. So it is here. */
+static const struct pipe_shape whole_large = {.seal = {.regions = 1, .slots = 32, .run_bytes = 2 << 20, .blocks = 128},
+                                              .depth = 8,
+                                              .targets = 180,
+                                              .file_blocks = 512};
+static const struct pipe_shape whole_small = {
+    .seal = {.regions = 1, .slots = 256, .run_bytes = 64 << 10, .blocks = 4096},
+    .depth = 32,
+    .targets = 5400,
+    .file_blocks = 16384};
 static const struct pipe_shape small = {.seal = {.regions = 16, .slots = 256, .run_bytes = 4 << 10, .blocks = 1024},
-                                        .depth = 32};
+                                        .depth = 32,
+                                        .targets = 33,
+                                        .file_blocks = 1024};
 
 struct names {
     const char *ratio, *core_ratio, *again, *pair, *gb_per_s, *core_s, *copy_gb_per_s, *copy_core_s;
 };
 
-struct direction {
+/* What is compared: `run` moves the same bytes as ours does, or as what it is held against. */
+struct comparison {
+    enum kv_err (*run)(const struct comparison *comparison, bool ours, struct pipe_time *ret_time);
+    struct pipe *pipe;
+    struct pipe_server *server;
     enum seal_arm copy, ours;
     const struct names *names;
     double goal; /* 0: none */
+    unsigned rounds;
+    struct kv_errinfo *info;
 };
 
 struct rounds {
@@ -62,12 +85,12 @@ static double ratio(const struct pipe_time *value, const struct pipe_time *base,
 }
 
 /* Ours stands between two of the other, so that what changes slowly changes both. */
-static KV_RC run_rounds(struct pipe *pipe, const struct direction *direction, struct rounds *rounds)
+static KV_RC run_rounds(const struct comparison *comparison, struct rounds *rounds)
 {
     for (unsigned i = 0; i < rounds->count; i++) {
-        KV_TRY(pipe_run(pipe, direction->copy, &rounds->copy[i]));
-        KV_TRY(pipe_run(pipe, direction->ours, &rounds->ours[i]));
-        KV_TRY(pipe_run(pipe, direction->copy, &rounds->again[i]));
+        KV_TRY(comparison->run(comparison, false, &rounds->copy[i]));
+        KV_TRY(comparison->run(comparison, true, &rounds->ours[i]));
+        KV_TRY(comparison->run(comparison, false, &rounds->again[i]));
     }
     return KV_OK;
 }
@@ -81,43 +104,48 @@ static void show(const struct names *names, const struct rounds *rounds, struct 
     kv_bench_figure(result, names->copy_core_s, 1 / percentile(rounds->copy, rounds->count, frugality, 50));
 }
 
-/* Copying against itself says what the clock on the wall is worth here. Where half of those ratios do not lie within
- * five percent of 1, the goal is judged by what the arms took of the processors, which others disturb less. */
-static void judge(const struct direction *direction, const struct rounds *rounds, struct kv_bench_result *result)
+/* What is held against itself says what the clock on the wall is worth here. Where half of those ratios do not lie
+ * within five percent of 1, the goal is judged by what the arms took of the processors, which others disturb less. */
+static bool is_steady(const struct rounds *rounds)
 {
-    const struct names *names = direction->names;
+    return ratio(rounds->again, rounds->copy, rounds->count, speed, 25) >= 0.95 &&
+           ratio(rounds->again, rounds->copy, rounds->count, speed, 75) <= 1.05;
+}
+
+static double noise_of(const struct rounds *rounds, measure_fn *of)
+{
+    double least = ratio(rounds->ours, rounds->copy, rounds->count, of, 0);
+    double most = ratio(rounds->ours, rounds->copy, rounds->count, of, 100);
+    return (most - least) / ratio(rounds->ours, rounds->copy, rounds->count, of, 50);
+}
+
+static void judge(const struct comparison *comparison, const struct rounds *rounds, struct kv_bench_result *result)
+{
+    const struct names *names = comparison->names;
+    bool steady = is_steady(rounds);
     double wall = ratio(rounds->ours, rounds->copy, rounds->count, speed, 50);
     double cores = ratio(rounds->ours, rounds->copy, rounds->count, frugality, 50);
-    bool steady = ratio(rounds->again, rounds->copy, rounds->count, speed, 25) >= 0.95 &&
-                  ratio(rounds->again, rounds->copy, rounds->count, speed, 75) <= 1.05;
-    if (direction->goal > 0 && steady) {
-        kv_bench_goal_least(result, names->ratio, direction->goal, wall);
-    } else {
-        kv_bench_figure(result, names->ratio, wall);
-    }
-    if (direction->goal > 0 && !steady) {
-        kv_bench_goal_least(result, names->core_ratio, direction->goal, cores);
-    } else {
-        kv_bench_figure(result, names->core_ratio, cores);
+    double noise = noise_of(rounds, steady ? speed : frugality);
+    kv_bench_goal_least(result, steady ? names->ratio : names->core_ratio, comparison->goal, steady ? wall : cores);
+    kv_bench_figure(result, steady ? names->core_ratio : names->ratio, steady ? cores : wall);
+    result->noise = noise > result->noise ? noise : result->noise;
+    for (unsigned i = 0; i < rounds->count; i++) {
+        kv_bench_pair(result, names->pair, rounds->copy[i].gb_per_s, rounds->ours[i].gb_per_s);
     }
 }
 
-static KV_RC compare(struct pipe *pipe, const struct direction *direction, unsigned count,
-                     struct kv_bench_result *result)
+static KV_RC compare(const struct comparison *comparison, struct kv_bench_result *result)
 {
-    struct rounds rounds = {.count = count};
-    KV_TRY(run_rounds(pipe, direction, &rounds));
-    judge(direction, &rounds, result);
-    show(direction->names, &rounds, result);
-    if (direction->goal > 0) {
-        double least = ratio(rounds.ours, rounds.copy, count, speed, 0);
-        double most = ratio(rounds.ours, rounds.copy, count, speed, 100);
-        double noise = (most - least) / ratio(rounds.ours, rounds.copy, count, speed, 50);
-        result->noise = noise > result->noise ? noise : result->noise;
-        for (unsigned i = 0; i < count; i++) {
-            kv_bench_pair(result, direction->names->pair, rounds.copy[i].gb_per_s, rounds.ours[i].gb_per_s);
-        }
+    const struct names *names = comparison->names;
+    struct rounds rounds = {.count = comparison->rounds};
+    KV_TRY(run_rounds(comparison, &rounds));
+    if (comparison->goal > 0) {
+        judge(comparison, &rounds, result);
+    } else {
+        kv_bench_figure(result, names->ratio, ratio(rounds.ours, rounds.copy, rounds.count, speed, 50));
+        kv_bench_figure(result, names->core_ratio, ratio(rounds.ours, rounds.copy, rounds.count, frugality, 50));
     }
+    show(names, &rounds, result);
     return KV_OK;
 }
 
@@ -132,23 +160,38 @@ static KV_RC compare(struct pipe *pipe, const struct direction *direction, unsig
 static const struct names write_names = NAMES("seal_write", "copy_write", ""),
                           read_names = NAMES("read_open", "read_copy", ""),
                           small_write_names = NAMES("seal_write", "copy_write", "_64_kib"),
-                          small_read_names = NAMES("read_open", "read_copy", "_64_kib");
+                          small_read_names = NAMES("read_open", "read_copy", "_64_kib"),
+                          server_names = NAMES("server", "pipeline", ""),
+                          small_server_names = NAMES("server", "pipeline", "_64_kib");
+
+/* ---- the pipeline ---- */
+
+static enum kv_err run_bare(const struct comparison *comparison, bool ours, struct pipe_time *ret_time)
+{
+    return pipe_run(comparison->pipe, ours ? comparison->ours : comparison->copy, ret_time);
+}
 
 static KV_RC both_ways(struct pipe *pipe, bool is_small, unsigned rounds, struct kv_bench_result *result)
 {
-    const struct direction write = {.copy = SEAL_COPY,
-                                    .ours = SEAL_SEAL,
-                                    .names = is_small ? &small_write_names : &write_names,
-                                    .goal = is_small ? 0 : 0.90};
-    const struct direction read = {.copy = SEAL_SCATTER,
-                                   .ours = SEAL_OPEN,
-                                   .names = is_small ? &small_read_names : &read_names,
-                                   .goal = is_small ? 0 : 0.80};
+    const struct comparison write = {.run = run_bare,
+                                     .pipe = pipe,
+                                     .copy = SEAL_COPY,
+                                     .ours = SEAL_SEAL,
+                                     .names = is_small ? &small_write_names : &write_names,
+                                     .goal = is_small ? 0 : 0.90,
+                                     .rounds = rounds};
+    const struct comparison read = {.run = run_bare,
+                                    .pipe = pipe,
+                                    .copy = SEAL_SCATTER,
+                                    .ours = SEAL_OPEN,
+                                    .names = is_small ? &small_read_names : &read_names,
+                                    .goal = is_small ? 0 : 0.80,
+                                    .rounds = rounds};
     struct pipe_time warm;
     KV_TRY(pipe_run(pipe, SEAL_COPY, &warm));
     KV_TRY(pipe_run(pipe, SEAL_SEAL, &warm));
-    KV_TRY(compare(pipe, &write, rounds, result));
-    return compare(pipe, &read, rounds, result);
+    KV_TRY(compare(&write, result));
+    return compare(&read, result);
 }
 
 static KV_RC bare(const struct pipe_shape *shape, unsigned rounds, struct kv_bench_result *result,
@@ -161,9 +204,60 @@ static KV_RC bare(const struct pipe_shape *shape, unsigned rounds, struct kv_ben
     return rc;
 }
 
+/* ---- the product ---- */
+
+static enum kv_err run_product(const struct comparison *comparison, bool ours, struct pipe_time *ret_time)
+{
+    return ours ? pipe_server_run(comparison->server, comparison->info, ret_time)
+                : pipe_run(comparison->pipe, SEAL_SEAL, ret_time);
+}
+
+static KV_RC with_engines(struct comparison *comparison, const struct pipe_shape *shape, struct kv_bench_result *result)
+{
+    struct pipe_time warm;
+    KV_TRY(pipe_server_connect(comparison->server, (unsigned)shape->seal.run_bytes, comparison->info));
+    KV_TRY(run_product(comparison, false, &warm));
+    for (unsigned i = 0; i < WARM_ROUNDS; i++) {
+        KV_TRY(run_product(comparison, true, &warm));
+    }
+    return compare(comparison, result);
+}
+
+static KV_RC product(struct pipe_server *server, bool is_small, unsigned rounds, struct kv_bench_result *result,
+                     struct kv_errinfo *info)
+{
+    const struct pipe_shape *shape = is_small ? &whole_small : &whole_large;
+    struct comparison comparison = {.run = run_product,
+                                    .server = server,
+                                    .names = is_small ? &small_server_names : &server_names,
+                                    .goal = is_small ? 0 : 0.90,
+                                    .rounds = rounds,
+                                    .info = info};
+    KV_TRY(pipe_open(shape, info, &comparison.pipe));
+    enum kv_err rc = with_engines(&comparison, shape, result);
+    pipe_server_disconnect(server);
+    pipe_close(comparison.pipe);
+    return rc;
+}
+
+static KV_RC measure(struct pipe_server *server, bool quick, struct kv_bench_result *result, struct kv_errinfo *info)
+{
+    unsigned rounds = quick ? 2 : ROUNDS_MAX, server_rounds = quick ? 1 : SERVER_ROUNDS;
+    KV_TRY(bare(&large, rounds, result, info));
+    KV_TRY(bare(&small, rounds, result, info));
+    KV_TRY(product(server, false, server_rounds, result, info));
+    return product(server, true, server_rounds, result, info);
+}
+
 KV_RC kv_bench_pipeline(bool quick, struct kv_bench_result *result, struct kv_errinfo *info)
 {
-    unsigned rounds = quick ? 2 : ROUNDS_MAX;
-    KV_TRY(bare(&large, rounds, result, info));
-    return bare(&small, rounds, result, info);
+    struct pipe_server *server = NULL;
+    struct kv_errinfo why = {0};
+    KV_TRY(pipe_server_open(2 * ((quick ? 1 : SERVER_ROUNDS) + WARM_ROUNDS), info, &server)); /* of two sizes */
+    enum kv_err rc = measure(server, quick, result, info);
+    enum kv_err ended = pipe_server_close(server, &why);
+    if (rc == KV_OK && ended != KV_OK) {
+        *info = why;
+    }
+    return rc != KV_OK ? rc : ended;
 }

@@ -10,16 +10,24 @@
 
 #include <fcntl.h>
 #include <stdio.h>
+#include <string.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #define PATIENCE_NS (20 * KV_S_NS)
 
+struct target {
+    uint8_t *slot;
+    bool busy;
+};
+
+/* A request, and what it is about. */
 struct buffer {
     struct kv_io_request request;
     struct pipe *pipe;
-    unsigned block;
+    struct target *target;
+    unsigned place; /* in the file, in blocks */
     struct buffer *next;
 };
 
@@ -32,10 +40,13 @@ struct pipe {
     struct kv_io *io;
     int files[FILES];
     uint64_t sealed_bytes;
+    struct kv_dram *dram;
+    struct target *targets;
+    unsigned next_target, next_place[FILES];
     struct buffer buffers[PIPE_DEPTH_MAX];
     struct buffer *idle, *arrived;
-    unsigned in_flight, next;
-    enum kv_err rc; /* of the first request that failed */
+    unsigned in_flight, begun; /* begun: blocks of this run */
+    enum kv_err rc;            /* of the first request that failed */
 };
 
 /* ---- opening ---- */
@@ -61,9 +72,24 @@ static KV_RC open_ring(struct pipe *pipe, struct kv_errinfo *info)
 {
     struct kv_errinfo why = {0};
     struct kv_io_conf conf = {.kind = KV_IO_URING, .depth = pipe->shape->depth, .env = &kv_env_system};
-    kv_dram_arena(pipe->lane.dram, &conf.fixed, &conf.fixed_bytes);
+    kv_dram_arena(pipe->dram, &conf.fixed, &conf.fixed_bytes);
     enum kv_err rc = kv_io_open(&conf, &why, &pipe->io);
     return rc == KV_OK ? KV_OK : kv_fail(info, rc, "no io_uring: %s", why.text);
+}
+
+static KV_RC open_targets(struct pipe *pipe)
+{
+    uint64_t bytes = pipe->sealed_bytes * pipe->shape->targets;
+    pipe->targets = kv_alloc_array(pipe->shape->targets, sizeof *pipe->targets);
+    if (pipe->targets == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_dram_new(bytes, bytes, &pipe->dram));
+    for (unsigned i = 0; i < pipe->shape->targets; i++) {
+        KV_TRY(kv_dram_take(pipe->dram, pipe->sealed_bytes, &pipe->targets[i].slot));
+        memset(pipe->targets[i].slot, 0x5a, pipe->sealed_bytes);
+    }
+    return KV_OK;
 }
 
 static KV_RC fill(struct pipe *pipe, struct kv_errinfo *info)
@@ -72,16 +98,17 @@ static KV_RC fill(struct pipe *pipe, struct kv_errinfo *info)
     pipe->sealed_bytes = kv_sealed_bytes(shape->seal.regions * shape->seal.run_bytes);
     KV_TRY(seal_pool_new(&shape->seal, 1, info, &pipe->pool));
     KV_TRY(seal_lane_open(&pipe->lane, pipe->pool, &shape->seal, 0));
+    KV_TRY(open_targets(pipe));
     KV_TRY(open_ring(pipe, info));
     for (unsigned i = 0; i < FILES; i++) {
-        KV_TRY(open_file(pipe->sealed_bytes * shape->seal.blocks, info, &pipe->files[i]));
+        KV_TRY(open_file(pipe->sealed_bytes * shape->file_blocks, info, &pipe->files[i]));
     }
     return KV_OK;
 }
 
 KV_RC pipe_open(const struct pipe_shape *shape, struct kv_errinfo *info, struct pipe **ret_pipe)
 {
-    KV_ASSERT(shape->depth <= PIPE_DEPTH_MAX && shape->depth <= shape->seal.slots);
+    KV_ASSERT(shape->depth <= PIPE_DEPTH_MAX && shape->depth < shape->targets);
     struct pipe *pipe = kv_alloc(sizeof *pipe);
     if (pipe == NULL) {
         return KV_E_NO_MEMORY;
@@ -112,6 +139,8 @@ void pipe_close(struct pipe *pipe)
     if (pipe->io != NULL) {
         pipe->io->ops->close(pipe->io);
     }
+    kv_dram_free(pipe->dram);
+    kv_free(pipe->targets);
     seal_lane_close(&pipe->lane);
     kv_pool_unref(pipe->pool);
     kv_free(pipe);
@@ -137,17 +166,40 @@ static void done(struct kv_io_request *request, enum kv_err rc)
     struct buffer *buffer = request->owner;
     struct pipe *pipe = buffer->pipe;
     pipe->in_flight--;
+    buffer->target->busy = false; /* what arrived is taken before the next is begun */
     pipe->rc = pipe->rc == KV_OK ? rc : pipe->rc;
     push(request->verb == KV_IO_READ ? &pipe->arrived : &pipe->idle, buffer);
 }
 
-static KV_RC submit(struct pipe *pipe, struct buffer *buffer, enum kv_io_verb verb, int file)
+/* The one after the last that is not at the file: fewer are than there are. */
+static struct target *take_target(struct pipe *pipe)
+{
+    struct target *target;
+    do {
+        target = &pipe->targets[pipe->next_target];
+        pipe->next_target = (pipe->next_target + 1) % pipe->shape->targets;
+    } while (target->busy);
+    target->busy = true;
+    return target;
+}
+
+static struct buffer *begin(struct pipe *pipe, unsigned file)
+{
+    struct buffer *buffer = pop(&pipe->idle);
+    buffer->target = take_target(pipe);
+    buffer->place = pipe->next_place[file];
+    pipe->next_place[file] = (buffer->place + 1) % pipe->shape->file_blocks;
+    pipe->begun++;
+    return buffer;
+}
+
+static KV_RC submit(struct pipe *pipe, struct buffer *buffer, enum kv_io_verb verb, unsigned file)
 {
     buffer->request = (struct kv_io_request){.verb = verb,
-                                             .fd = file,
-                                             .data = pipe->lane.slots[buffer - pipe->buffers],
+                                             .fd = pipe->files[file],
+                                             .data = buffer->target->slot,
                                              .bytes = pipe->sealed_bytes,
-                                             .offset = buffer->block * pipe->sealed_bytes,
+                                             .offset = buffer->place * pipe->sealed_bytes,
                                              .done = done,
                                              .owner = buffer};
     KV_TRY(pipe->io->ops->submit(pipe->io, &buffer->request)); /* never busy: there are `depth` buffers */
@@ -157,23 +209,21 @@ static KV_RC submit(struct pipe *pipe, struct buffer *buffer, enum kv_io_verb ve
 
 static KV_RC work(struct pipe *pipe, enum seal_arm arm, const struct buffer *buffer)
 {
-    return seal_lane_block(&pipe->lane, arm, seal_lane_page(&pipe->lane, buffer->block),
-                           pipe->lane.slots[buffer - pipe->buffers]);
+    return seal_lane_block(&pipe->lane, arm, seal_lane_page(&pipe->lane, buffer->place), buffer->target->slot);
 }
 
 /* Blocks that have arrived are opened before further ones are asked for: their buffers are what those need. */
 static KV_RC turn(struct pipe *pipe, enum seal_arm arm)
 {
     bool writing = arm == SEAL_COPY || arm == SEAL_SEAL;
-    int file = pipe->files[arm == SEAL_SEAL || arm == SEAL_OPEN ? SEALED : COPIED];
+    unsigned file = arm == SEAL_SEAL || arm == SEAL_OPEN ? SEALED : COPIED;
     while (pipe->arrived != NULL) {
         struct buffer *buffer = pop(&pipe->arrived);
         push(&pipe->idle, buffer);
         KV_TRY(work(pipe, arm, buffer));
     }
-    while (pipe->idle != NULL && pipe->next < pipe->shape->seal.blocks) {
-        struct buffer *buffer = pop(&pipe->idle);
-        buffer->block = pipe->next++;
+    while (pipe->idle != NULL && pipe->begun < pipe->shape->seal.blocks) {
+        struct buffer *buffer = begin(pipe, file);
         KV_TRY(writing ? work(pipe, arm, buffer) : KV_OK);
         KV_TRY(submit(pipe, buffer, writing ? KV_IO_WRITE : KV_IO_READ, file));
     }
@@ -220,7 +270,7 @@ KV_RC pipe_run(struct pipe *pipe, enum seal_arm arm, struct pipe_time *ret_time)
     double gb = (double)shape->blocks * (double)(shape->regions * shape->run_bytes) / 1e9;
     pipe->idle = NULL;
     pipe->arrived = NULL;
-    pipe->next = 0;
+    pipe->begun = 0;
     pipe->rc = KV_OK;
     for (unsigned i = 0; i < pipe->shape->depth; i++) {
         pipe->buffers[i].pipe = pipe;

@@ -13,7 +13,9 @@
 
 struct pipe_shape {
     struct seal_shape seal;
-    unsigned depth; /* requests at the file at once, each with a slot of its own */
+    unsigned depth;   /* requests at the file at once */
+    unsigned targets; /* slots that are taken in turn, more than `depth` of them: as a dram tier keeps what it wrote */
+    unsigned file_blocks; /* a multiple of a round's blocks: each round goes on where the last one ended */
 };
 
 struct pipe;
@@ -28,11 +30,15 @@ void pipe_close(struct pipe *pipe);
 /* SEAL_COPY, SEAL_SEAL: writes the shape's blocks. SEAL_SCATTER, SEAL_OPEN: reads what those two wrote. */
 KV_RC pipe_run(struct pipe *pipe, enum seal_arm arm, struct pipe_time *ret_time);
 
-/* bench_pipeline_server.c: a server of our own with all its files in memory, and engines that offload to it. */
+/* bench_pipeline_server.c: a server of our own with all its files in memory, and engines that offload to it.
+ * `rounds`: how many there will be, of all page sizes. KV_E_UNSUPPORTED: too little memory, or no PostgreSQL. */
 struct pipe_server;
-KV_RC pipe_server_open(struct kv_errinfo *info, struct pipe_server **ret_server);
-enum kv_err pipe_server_close(struct pipe_server *server, struct kv_errinfo *info);
-/* New blocks of `page_bytes`, as many as make a round, until all of them are on nvme and on record. */
-KV_RC pipe_server_run(struct pipe_server *server, unsigned page_bytes, struct kv_errinfo *info, double *ret_gb_per_s);
+KV_RC pipe_server_open(unsigned rounds, struct kv_errinfo *info, struct pipe_server **ret_server);
+KV_RC pipe_server_close(struct pipe_server *server, struct kv_errinfo *info);
+/* Engines with pages of this size; disconnect them before the next. */
+KV_RC pipe_server_connect(struct pipe_server *server, unsigned page_bytes, struct kv_errinfo *info);
+void pipe_server_disconnect(struct pipe_server *server);
+/* A round of new blocks, until all of them are on nvme and on record. The core-seconds are the server's own. */
+KV_RC pipe_server_run(struct pipe_server *server, struct kv_errinfo *info, struct pipe_time *ret_time);
 
 #endif
