@@ -23,14 +23,19 @@ static bool has_line_stores(void)
     return __builtin_cpu_supports("avx512f");
 }
 
-/* `target` is at a line's border. Not ordered with later stores before the fence: who learns that the block is there
- * must find it. */
+/* `target` is at a line's border. */
 __attribute__((target("avx512f"))) static void stream_lines(uint8_t *target, const uint8_t *source, size_t lines)
 {
     for (size_t i = 0; i < lines; i++) {
         __m512i line = _mm512_loadu_si512(source + i * LINE_BYTES);
         _mm512_stream_si512((__m512i *)(void *)(target + i * LINE_BYTES), line);
     }
+}
+
+/* Such stores are not ordered with later ones: who learns that the block is there must find it. Once a block, because
+ * waiting for them costs as much as some hundred of them. */
+static void settle(void)
+{
     _mm_sfence();
 }
 #else
@@ -42,6 +47,10 @@ static bool has_line_stores(void)
 static void stream_lines(uint8_t *target, const uint8_t *source, size_t lines)
 {
     memcpy(target, source, lines * LINE_BYTES);
+}
+
+static void settle(void)
+{
 }
 #endif
 
@@ -67,5 +76,8 @@ void kv_scatter(uint8_t *staging, size_t block_bytes, const struct kv_segment *t
             kv_wipe(staging, step);
             staging += step;
         }
+    }
+    if (past_caches) {
+        settle();
     }
 }
