@@ -81,7 +81,8 @@ Test(kvrun_fault, a_connection_cut_in_the_middle_is_a_miss_and_the_pages_are_hel
 {
     open_pool();
     canned_raw(rig_server, "");
-    canned_silence(rig_server); /* the heartbeat that follows */
+    canned_silence(rig_server); /* the heartbeat that follows, and the next one: time for the calls below */
+    canned_silence(rig_server);
     answer_renewal("{\"id\":\"poo_2\"}");
     answer_restored();
     restore(2);
@@ -115,7 +116,7 @@ Test(kvrun_fault, a_connection_cut_in_the_middle_is_a_miss_and_the_pages_are_hel
     cr_assert(eq(u64, stats.calls_answered, 1));
     cr_assert(eq(u64, stats.holds, 1));
     cr_assert(eq(u64, stats.registrations, 1));
-    cr_assert(eq(u64, stats.heartbeats_failed, 1));
+    cr_assert(eq(u64, stats.heartbeats_failed, 2));
     cr_assert(eq(u64, stats.blocks_asked, 4));
     cr_assert(eq(u64, stats.blocks_restored, 1));
     cr_assert(eq(u64, stats.blocks_not_restored, 3));
@@ -372,6 +373,26 @@ Test(kvrun_fault, an_expired_lease_ends_no_hold_either_but_the_next_process_does
     all_are(KVRUN_MISSING, "engine_unknown");
     wait_until_over(hold);
     restores_again();
+}
+
+Test(kvrun_fault, a_hold_outlasts_the_engine_and_its_pool)
+{
+    open_pool();
+    canned_raw(rig_server, "");
+    canned_answer(rig_server, 200, RIG_BEAT);
+    canned_answer(rig_server, 504, "{\"code\":\"timeout\",\"detail\":\"transfers run\"}");
+    canned_answer(rig_server, 201, "{\"id\":\"poo_2\"}");
+    canned_answer(rig_server, 204, "");
+    restore(1);
+    uint64_t hold = moved.hold;
+    rig_wait_until_up(true);
+    cr_assert(kvrun_unregister(rig_client, &rig_error), "%s", rig_error.detail);
+    cr_assert(not(kvrun_hold_is_over(rig_client, pool, hold)), "nobody said that nothing touches the pages");
+    struct kvrun_engine engine = {
+        .name = "n", .kind = "sim", .engine_version = "1", .model = {.id = "m", .revision = "r"}};
+    canned_answer(rig_server, 201, RIG_ENGINE_OF_ANOTHER_SERVER);
+    cr_assert(kvrun_register(rig_client, &engine, &rig_error), "%s", rig_error.detail);
+    cr_assert(kvrun_hold_is_over(rig_client, pool, hold));
 }
 
 Test(kvrun_fault, a_key_that_is_no_longer_valid_keeps_the_link_down_and_says_so)

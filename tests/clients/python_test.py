@@ -150,7 +150,7 @@ class Faults(unittest.TestCase):
         return caught.exception
 
     def test_a_cut_connection_holds_the_pages_until_the_pool_is_closed(self):
-        self.open(CLOSE, HANG, (200, BEAT), (204, None), (201, {"id": "poo_2"}), (200, RESTORED))
+        self.open(CLOSE, HANG, HANG, (200, BEAT), (204, None), (201, {"id": "poo_2"}), (200, RESTORED))
         hold = self.missed(self.restore(), "transport")
         self.assertNotEqual(hold, 0)
         self.assertFalse(self.client.hold_is_over(self.pool, hold))
@@ -260,6 +260,15 @@ class Faults(unittest.TestCase):
         self.missed(self.restore(), "internal")
         wait_for(lambda: self.client.hold_is_over(self.pool, hold))
         self.is_up_again()
+
+    def test_a_hold_outlasts_the_engine_and_its_pool(self):
+        self.open(CLOSE, (200, BEAT), (504, problem("timeout")), (201, {"id": "poo_2"}), (204, None), (201, NEXT_ENGINE))
+        hold = self.missed(self.restore(), "transport")
+        wait_for(lambda: self.client.ready() is None)
+        self.client.unregister()
+        self.assertFalse(self.client.hold_is_over(self.pool, hold))
+        self.client.register("n", "sim", "1", kvrun.Model("m", "r"))
+        self.assertTrue(self.client.hold_is_over(self.pool, hold))
 
     def test_callbacks_are_called_and_may_fail(self):
         told, revoked = [], []

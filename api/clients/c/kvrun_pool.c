@@ -45,7 +45,6 @@ static void start_epoch(struct kvrun_client *client, struct kvrun_pool_entry *en
     pthread_mutex_lock(&client->lock);
     memcpy(entry->server_id, server_id, strlen(server_id) + 1);
     entry->epoch++;
-    entry->in_doubt = entry->lost = false;
     pthread_mutex_unlock(&client->lock);
 }
 
@@ -62,6 +61,7 @@ static void end_epoch(struct kvrun_client *client, struct kvrun_pool_entry *entr
     bool held = how == END_BUSY || (how == END_SILENT && entry->in_doubt);
     entry->held = entry->held || held;
     entry->unclean = entry->unclean || held || (how == END_SILENT && entry->running > 0);
+    entry->in_doubt = entry->lost = false;
     if (!entry->unclean) {
         entry->clean_epoch = entry->epoch + 1;
     }
@@ -148,12 +148,12 @@ void kvrun_pools_forgotten(struct kvrun_client *client, bool restarted)
     }
 }
 
+/* Its holds, if there are any, outlast it. */
 static void drop(struct kvrun_client *client, struct kvrun_pool_entry *entry)
 {
+    end_epoch(client, entry, END_SILENT);
     pthread_mutex_lock(&client->lock);
-    entry->used = entry->in_doubt = entry->lost = entry->unclean = entry->held = false;
-    entry->server_id[0] = '\0';
-    entry->clean_epoch = entry->epoch + 1;
+    entry->used = false;
     pthread_mutex_unlock(&client->lock);
     close(entry->fd);
     json_decref(entry->layout);
@@ -189,7 +189,7 @@ static struct kvrun_pool_entry *free_entry(struct kvrun_client *client)
     pthread_mutex_lock(&client->lock);
     for (uint32_t i = 0; i < KVRUN_POOLS_MAX && found == NULL; i++) {
         struct kvrun_pool_entry *entry = &client->pools[i];
-        if (!entry->used && entry->running == 0) { /* calls on the one before may not have come back yet */
+        if (!entry->used && entry->running == 0 && !entry->unclean) { /* nothing is left of the one before */
             found = entry;
         }
     }

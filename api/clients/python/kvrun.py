@@ -267,6 +267,7 @@ class Client:
         self._link_lock = threading.Lock()  # held while engine and pools are registered; never by lookups and transfers
         self._idle: List[_Connection] = []
         self._pools: Dict[int, _Entry] = {}
+        self._left: Dict[int, _Entry] = {}  # dropped ones whose holds outlast them
         self._stats = Stats()
         self._registration: Optional[Dict[str, Any]] = None
         self._revoked: Optional[Callable[[str], None]] = None
@@ -498,6 +499,9 @@ class Client:
         seconds = answer.get("lease_seconds")
         self._lease = float(seconds if isinstance(seconds, int) and 0 < seconds <= 3600 else _LEASE_SECONDS)
         restarted = incarnation != self._incarnation
+        if restarted:
+            with self._lock:
+                self._left.clear()
         if restarted or engine_id != self._engine_id:
             for entry in self._pools.values():
                 with self._lock:
@@ -554,12 +558,15 @@ class Client:
     def hold_is_over(self, pool: int, hold: int) -> bool:
         """The heartbeat closes such a pool and registers it again; that, or the server's restart, ends the hold."""
         with self._lock:
-            entry = self._pools.get(pool)
+            entry = self._pools.get(pool) or self._left.get(pool)
             return hold == 0 or entry is None or entry.clean_epoch > hold
 
     def _drop(self, number: int) -> None:
+        self._end_epoch(self._pools[number], "silent")
         with self._lock:
             entry = self._pools.pop(number)
+            if entry.unclean:
+                self._left[number] = entry
         os.close(entry.fd)
 
     def _end_epoch(self, entry: _Entry, how: str) -> None:
@@ -569,6 +576,7 @@ class Client:
             held = how == "busy" or (how == "silent" and entry.in_doubt)
             entry.held = entry.held or held
             entry.unclean = entry.unclean or held or (how == "silent" and entry.running > 0)
+            entry.in_doubt = entry.lost = False
             if not entry.unclean:
                 entry.clean_epoch = entry.epoch + 1
 
@@ -599,7 +607,6 @@ class Client:
         server_id = _check_id(_member(answer, "id", str), "poo")
         with self._lock:
             entry.server_id, entry.epoch = server_id, entry.epoch + 1
-            entry.in_doubt = entry.lost = False
 
     def _hand_over(self, fd: int) -> str:
         """One byte with the descriptor attached, one line back: a token that names it."""
