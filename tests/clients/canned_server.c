@@ -27,6 +27,7 @@ struct canned_server {
         char *body; /* owned */
     } answers[ANSWERS_MAX];
     unsigned answer_count, request_count;
+    const char *beat;        /* NULL: as any other request */
     int silent[ANSWERS_MAX]; /* connections that get no answer */
     unsigned silent_count;
     char request[REQUEST_BYTES_MAX];
@@ -92,7 +93,12 @@ static bool serve_http(struct canned_server *server, int fd)
     unsigned at = server->request_count < server->answer_count ? server->request_count : server->answer_count - 1;
     int status = server->answers[at].status;
     const char *body = server->answers[at].body;
-    server->request_count++;
+    if (server->beat != NULL && strstr(request, ":heartbeat HTTP") != NULL) {
+        status = 200;
+        body = server->beat;
+    } else {
+        server->request_count++;
+    }
     bool silent = status == STATUS_SILENCE && server->silent_count < ANSWERS_MAX;
     if (silent) {
         server->silent[server->silent_count++] = fd;
@@ -210,6 +216,13 @@ void canned_answer(struct canned_server *server, int status, const char *body)
     server->answers[server->answer_count].status = status;
     server->answers[server->answer_count].body = strdup(body);
     server->answer_count++;
+    pthread_mutex_unlock(&server->lock);
+}
+
+void canned_beat(struct canned_server *server, const char *body)
+{
+    pthread_mutex_lock(&server->lock);
+    server->beat = body;
     pthread_mutex_unlock(&server->lock);
 }
 

@@ -15,6 +15,8 @@ struct canned_server *canned_start(const char *path);
 void canned_stop(struct canned_server *server);
 /* Answers an HTTP request with this status and body (copied); the last answer given is repeated for ever. */
 void canned_answer(struct canned_server *server, int status, const char *body);
+/* Heartbeats get this answer (borrowed) with 200 from now on, and are no part of the sequence. */
+void canned_beat(struct canned_server *server, const char *body);
 /* Takes a request, sends these bytes (copied) as they are, and closes. */
 void canned_raw(struct canned_server *server, const char *bytes);
 /* Takes a request and says nothing; the connection stays open. */

@@ -80,6 +80,12 @@ void rig_register(void (*revoked)(void *, const char *), void (*link_changed)(vo
 
 uint32_t rig_pool(void)
 {
+    canned_answer(rig_server, 200, RIG_BEAT);
+    return rig_pool_alone();
+}
+
+uint32_t rig_pool_alone(void)
+{
     uint32_t pool = UINT32_MAX;
     struct kvrun_pool conf = {.fd = STDIN_FILENO,
                               .size_bytes = 4096,
@@ -88,7 +94,6 @@ uint32_t rig_pool(void)
                               .tokens_per_block = 16,
                               .slots = 4,
                               .block_bytes = 1024};
-    canned_answer(rig_server, 200, RIG_BEAT);
     canned_answer(rig_server, 201, "{\"id\":\"poo_1\"}");
     canned_line(rig_fd_server, "tok_00112233445566778899aabbccddeeff\n");
     cr_assert(kvrun_pool_register(rig_client, &conf, &pool, &rig_error), "%s", rig_error.detail);

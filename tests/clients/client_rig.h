@@ -23,8 +23,9 @@ void rig_failed(bool fine, const char *code, int status);
 /* With the callbacks, when they are not NULL. The server answers one request. */
 void rig_register(void (*revoked)(void *, const char *),
                   void (*link_changed)(void *, bool, const struct kvrun_error *));
-/* The server answers two. */
+/* The server answers two, the heartbeat and the pool; or only the pool. */
 uint32_t rig_pool(void);
+uint32_t rig_pool_alone(void);
 struct kvrun_blocks rig_in(uint32_t pool, uint32_t count);
 struct kvrun_stats rig_stats(void);
 void rig_wait_until_up(bool up);

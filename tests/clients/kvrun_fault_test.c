@@ -217,9 +217,11 @@ Test(kvrun_fault, answers_that_are_none_are_misses_and_hold_the_pages)
     for (size_t i = 0; i < sizeof(bodies) / sizeof(bodies[0]); i++) {
         canned_answer(rig_server, 200, bodies[i]);
         answer_renewal("{\"id\":\"poo_2\"}");
+        answer_restored();
     }
     canned_raw(rig_server, "SSH-2.0-OpenSSH_9.2\r\n");
     answer_renewal("{\"id\":\"poo_2\"}");
+    answer_restored();
     canned_answer(rig_server, 502, "<html>");
     answer_renewal("{\"id\":\"poo_2\"}");
     answer_restored();
@@ -229,8 +231,8 @@ Test(kvrun_fault, answers_that_are_none_are_misses_and_hold_the_pages)
         all_are(KVRUN_MISSING, i == sizeof(bodies) / sizeof(bodies[0]) ? "transport" : "protocol");
         cr_assert(ne(u64, moved.hold, 0), "%zu", i);
         wait_until_over(moved.hold);
+        restores_again();
     }
-    restores_again();
     cr_assert(eq(u64, rig_stats().missed_protocol, sizeof(bodies) / sizeof(bodies[0]) + 1));
 }
 
@@ -250,6 +252,48 @@ Test(kvrun_fault, errors_of_the_servers_own_are_misses_and_hold_nothing)
     all_are(KVRUN_FAILED, "db_unavailable");
     restores_again();
     cr_assert(eq(u64, rig_stats().missed_server, 2));
+}
+
+Test(kvrun_fault, a_server_that_fails_each_call_is_believed_less_and_less_and_again_after_one_that_went_well)
+{
+    open_pool();
+    for (int i = 0; i < 5; i++) {
+        canned_answer(rig_server, 500, "{\"code\":\"internal\",\"detail\":\"a bug\"}");
+        canned_answer(rig_server, 200, RIG_BEAT);
+    }
+    answer_restored();
+    for (int i = 0; i < 5; i++) {
+        double begun = now_s();
+        restore(1);
+        all_are(KVRUN_MISSING, "internal");
+        rig_wait_until_up(true);
+        double least = 0.1 * (1 << i);
+        cr_assert(now_s() - begun >= 0.9 * least, "%f s after failure %d", now_s() - begun, i + 1);
+    }
+    restores_again();
+}
+
+Test(kvrun_fault, the_lease_of_an_engine_is_kept_while_its_server_is_not_believed)
+{
+    struct kvrun_engine engine = {
+        .name = "n", .kind = "sim", .engine_version = "1", .model = {.id = "m", .revision = "r"}};
+    canned_beat(rig_server, RIG_BEAT);
+    canned_answer(rig_server, 201, "{\"id\":\"eng_1\",\"server_incarnation\":\"i\",\"lease_seconds\":2}");
+    cr_assert(kvrun_register(rig_client, &engine, &rig_error));
+    pool = rig_pool_alone();
+    canned_answer(rig_server, 500, "{\"code\":\"internal\",\"detail\":\"a bug\"}");
+    for (int i = 0; i < 6; i++) { /* 0.1 s, 0.2 … 3.2: a lease and a half */
+        rig_wait_until_up(true);
+        restore(1);
+        all_are(KVRUN_MISSING, "internal");
+    }
+    uint64_t beats = rig_stats().heartbeats;
+    while (!kvrun_ready(rig_client, &rig_error)) {
+        cr_assert(le(u64, rig_stats().heartbeats, beats + 60));
+        usleep(10000);
+    }
+    cr_assert(ge(u64, rig_stats().heartbeats, beats + 4), "%u in 3.2 s", (unsigned)(rig_stats().heartbeats - beats));
+    cr_assert(eq(u64, rig_stats().registrations, 1));
 }
 
 Test(kvrun_fault, what_passes_is_the_blocks_result_and_the_server_stays_in_use)

@@ -31,6 +31,7 @@ class Canned:
 
     def __init__(self, path):
         self.answers, self.requests, self.kept = [], [], []
+        self.beat = None  # what heartbeats get from now on, outside of the sequence
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.listener.bind(path)
         self.listener.listen(16)
@@ -51,8 +52,11 @@ class Canned:
             if not part:
                 return
             data += part
-        answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
-        self.requests.append(data.decode())
+        if self.beat is not None and b":heartbeat HTTP" in data:
+            answer = self.beat
+        else:
+            answer = self.answers[min(len(self.requests), len(self.answers) - 1)]
+            self.requests.append(data.decode())
         if answer is HANG:
             self.kept.append(connection)
             return
@@ -199,14 +203,36 @@ class Faults(unittest.TestCase):
                (200, {**RESTORED, "contiguous_blocks": 2}), (200, {"results": ["restored"], "tiers": ["dram"]}),
                (502, "<html>"), (200, {**RESTORED, "bytes": "many"}),
                b"HTTP/1.1 200 X\r\nContent-Length: 14\r\nConnection: close\r\n\r\n{\"a\":1,\"a\":2} "]
-        recovery = [(200, BEAT), (204, None), (201, POOL)]
-        self.open(*(answer for one in bad for answer in [one, *recovery]), (200, RESTORED))
+        recovery = [(200, BEAT), (204, None), (201, POOL), (200, RESTORED)]
+        self.open(*(answer for one in bad for answer in [one, *recovery]))
         for one in bad:
             wait_for(lambda: self.client.ready() is None)
             hold = self.missed(self.restore(), "protocol")
             self.assertNotEqual(hold, 0, one)
             wait_for(lambda: self.client.hold_is_over(self.pool, hold))
+            self.is_up_again()
+
+    def test_a_server_that_fails_each_call_is_believed_less_and_less(self):
+        self.open(*[(500, problem("internal")), (200, BEAT)] * 5, (200, RESTORED))
+        for number in range(5):
+            begun = time.monotonic()
+            self.missed(self.restore(), "internal")
+            wait_for(lambda: self.client.ready() is None)
+            self.assertGreaterEqual(time.monotonic() - begun, 0.09 * 2 ** number)
         self.is_up_again()
+
+    def test_the_lease_is_kept_while_the_server_is_not_believed(self):
+        self.server.answers = [(201, {**ENGINE, "lease_seconds": 2}), (201, POOL), (500, problem("internal"))]
+        self.server.beat = (200, BEAT)
+        self.client.register("n", "sim", "1", kvrun.Model("m", "r"))
+        self.pool = self.client.pool_register(kvrun.Pool(self.fd, 4096, "f", "v", 16, 4, 1024))
+        for _ in range(6):  # 0.1 s, 0.2 … 3.2: a lease and a half
+            wait_for(lambda: self.client.ready() is None)
+            self.missed(self.restore(), "internal")
+        beats = self.client.stats().heartbeats
+        wait_for(lambda: self.client.ready() is None)
+        self.assertGreaterEqual(self.client.stats().heartbeats, beats + 4)
+        self.assertEqual(self.client.stats().registrations, 1)
 
     def test_an_answer_past_the_bound_is_refused(self):
         self.open((200, {"a": " " * (4 << 20)}))

@@ -1,6 +1,8 @@
 /*
  * The heartbeat: a thread of its own, so that a long transfer never costs the lease. While the server is away it looks
- * for it, first after a tenth of a second, then in steps that double up to a heartbeat's time.
+ * for it, first after a tenth of a second, then in steps that double up to a heartbeat's time. A server that is there
+ * but fails each call that it gets, keeps its engines by their beats, and is asked for blocks after steps that double
+ * up to half a minute.
  */
 #include "api/clients/c/kvrun_int.h"
 
@@ -8,6 +10,7 @@
 #include <time.h>
 
 #define BACK_OFF_MS_FIRST 100u
+#define BACK_OFF_MS_SICK 30000u
 
 static unsigned min_of(unsigned a, unsigned b)
 {
@@ -49,30 +52,62 @@ static void tell(struct kvrun_client *client, bool up, const struct kvrun_error 
     }
 }
 
+static unsigned next_step(unsigned back_off_ms, unsigned most_ms)
+{
+    return min_of(back_off_ms == 0 ? BACK_OFF_MS_FIRST : 2 * back_off_ms, most_ms);
+}
+
+static uint64_t calls_answered(struct kvrun_client *client)
+{
+    struct kvrun_stats stats;
+    kvrun_stats(client, &stats);
+    return stats.calls_answered;
+}
+
+static unsigned period_ms(struct kvrun_client *client)
+{
+    pthread_mutex_lock(&client->link_lock);
+    unsigned ms = client->lease_seconds * 1000 / 3;
+    pthread_mutex_unlock(&client->link_lock);
+    return ms;
+}
+
+static bool renew(struct kvrun_client *client, bool trusted, struct kvrun_error *error)
+{
+    pthread_mutex_lock(&client->link_lock);
+    bool up = kvrun_link_renew(client, trusted, error);
+    pthread_mutex_unlock(&client->link_lock);
+    return up;
+}
+
 static void *heartbeat_thread(void *arg)
 {
     struct kvrun_client *client = arg;
-    unsigned back_off_ms = 0, period_ms = 0;
     struct kvrun_error error;
     bool up = kvrun_ready(client, &error);
+    unsigned back_off_ms = up ? 0 : BACK_OFF_MS_FIRST;
+    unsigned left_ms = back_off_ms;             /* of it */
+    uint64_t answered = calls_answered(client); /* when the server came */
     tell(client, up, &error);
     for (;;) {
-        pthread_mutex_lock(&client->link_lock);
-        period_ms = client->lease_seconds * 1000 / 3;
-        pthread_mutex_unlock(&client->link_lock);
-        back_off_ms = up ? 0 : min_of(back_off_ms == 0 ? BACK_OFF_MS_FIRST : 2 * back_off_ms, period_ms);
-        if (!wait_for_beat(client, up ? period_ms : back_off_ms, up)) {
+        unsigned beat_ms = period_ms(client), wait_ms = up ? beat_ms : min_of(left_ms, beat_ms);
+        if (!wait_for_beat(client, wait_ms, up)) {
             return NULL;
         }
-        if (up && !kvrun_ready(client, &error)) {
-            tell(client, false, &error); /* a call found out */
+        if (up && !kvrun_ready(client, &error)) { /* a call found out */
+            tell(client, false, &error);
             up = false;
+            left_ms = back_off_ms = calls_answered(client) != answered ? 0 : next_step(back_off_ms, BACK_OFF_MS_SICK);
+            continue;
         }
-        pthread_mutex_lock(&client->link_lock);
-        bool came = kvrun_link_renew(client, &error);
-        pthread_mutex_unlock(&client->link_lock);
+        left_ms -= min_of(left_ms, wait_ms);
+        bool came = renew(client, left_ms == 0, &error);
         if (came != up) {
             tell(client, came, &error);
+            answered = calls_answered(client);
+        }
+        if (!came && left_ms == 0) {
+            left_ms = back_off_ms = next_step(back_off_ms, beat_ms);
         }
         up = came;
     }

@@ -120,8 +120,9 @@ KVRUN_MUST kvrun_read_moved(const json_t *answer, uint32_t count, struct kvrun_m
 uint64_t kvrun_member_number(const json_t *answer, const char *name); /* 0 where there is none */
 
 /* --- the link to the server: kvrun_link.c, kvrun_heartbeat.c */
-/* Beats; registers the engine and the pools that the server does not know. Under link_lock. */
-KVRUN_MUST kvrun_link_renew(struct kvrun_client *client, struct kvrun_error *error);
+/* Beats; registers the engine and the pools that the server does not know. True: calls may ask the server; never when
+ * it is not `trusted`. Under link_lock. */
+KVRUN_MUST kvrun_link_renew(struct kvrun_client *client, bool trusted, struct kvrun_error *error);
 /* A call of that generation found the server away: no other one asks until a renewal went well. */
 void kvrun_link_suspect(struct kvrun_client *client, uint64_t generation, const struct kvrun_error *why);
 KVRUN_MUST kvrun_heartbeat_start(struct kvrun_client *client, struct kvrun_error *error);

@@ -132,7 +132,7 @@ static bool renew(struct kvrun_client *client, struct kvrun_error *error)
     return (known || register_now(client, error)) && kvrun_pools_renew(client, error);
 }
 
-bool kvrun_link_renew(struct kvrun_client *client, struct kvrun_error *error)
+bool kvrun_link_renew(struct kvrun_client *client, bool trusted, struct kvrun_error *error)
 {
     pthread_mutex_lock(&client->lock);
     client->suspected = false;
@@ -142,7 +142,7 @@ bool kvrun_link_renew(struct kvrun_client *client, struct kvrun_error *error)
     if (!fine) {
         client->why_down = *error;
     }
-    fine = fine && !client->suspected;
+    fine = fine && trusted && !client->suspected;
     client->generation += fine && !client->stats.up;
     client->stats.up = fine;
     if (!fine) {
@@ -176,7 +176,7 @@ static bool begin(struct kvrun_client *client, const struct kvrun_engine *engine
     client->lease_seconds = LEASE_SECONDS_DEFAULT;
     client->engine =
         (struct kvrun_engine){.revoked = engine->revoked, .link_changed = engine->link_changed, .ctx = engine->ctx};
-    bool fine = kvrun_link_renew(client, error);
+    bool fine = kvrun_link_renew(client, true, error);
     if ((fine || kvrun_error_is_outage(error)) && kvrun_heartbeat_start(client, error)) {
         pthread_mutex_lock(&client->lock);
         client->registered = true;

@@ -232,9 +232,9 @@ static bool add(struct kvrun_client *client, const struct kvrun_pool *pool, uint
         return false;
     }
     struct kvrun_error away;
-    if (kvrun_ready(client, &away) && !kvrun_link_renew(client, error) && !kvrun_error_is_outage(error)) {
+    if (kvrun_ready(client, &away) && !kvrun_link_renew(client, true, error) && !kvrun_error_is_outage(error)) {
         drop(client, entry);
-        bool up = kvrun_link_renew(client, &away); /* as before; when not, the heartbeat goes on trying */
+        bool up = kvrun_link_renew(client, true, &away); /* as before; when not, the heartbeat goes on trying */
         (void)up;
         return false;
     }

@@ -34,6 +34,7 @@ _ANSWER_BYTES_MAX = 4 << 20
 _IDLE_MAX = 4  # connections kept open
 _LEASE_SECONDS = 5
 _BACK_OFF_SECONDS = 0.1
+_BACK_OFF_SECONDS_SICK = 30.0
 
 RESULTS = ("failed", "stored", "present", "restored", "missing", "recompute", "quarantined", "erased", "denied",
            "stale_page", "busy", "timeout")  # what is not here counts as the first
@@ -414,26 +415,42 @@ class Client:
             self._thread = None
 
     def _heartbeat(self) -> None:
-        """While the server is away it is looked for after a tenth of a second, then in steps that double."""
-        why, back_off = self.ready(), 0.0
+        """While the server is away it is looked for after a tenth of a second, then in steps that double up to a heartbeat's
+        time. One that is there but fails each call that it gets keeps its engines by their beats, and is asked for blocks
+        after steps that double up to half a minute."""
+        def step(most: float) -> float:
+            return min(back_off * 2 or _BACK_OFF_SECONDS, most)
+
+        why, answered = self.ready(), self.stats().calls_answered  # when it came
+        left = back_off = 0.0 if why is None else _BACK_OFF_SECONDS
         self._tell(why)
         while True:
             period = self._lease / 3
-            back_off = 0.0 if why is None else min(back_off * 2 or _BACK_OFF_SECONDS, period)
-            end = time.monotonic() + (period if why is None else back_off)
-            with self._lock:
-                while not self._stop and not (why is None and self._suspected) and time.monotonic() < end:
-                    self._lock.wait(max(0.0, end - time.monotonic()))
-                if self._stop:
-                    return
-            if why is None and self.ready() is not None:
-                why = self.ready()  # a call found out
+            wait = period if why is None else min(left, period)
+            if not self._wait_for_beat(wait, why is None):
+                return
+            if why is None and self.ready() is not None:  # a call found out
+                why = self.ready()
                 self._tell(why)
+                left = back_off = 0.0 if self.stats().calls_answered != answered else step(_BACK_OFF_SECONDS_SICK)
+                continue
+            left = max(0.0, left - wait)
             with self._link_lock:
-                now = self._renew()
+                now = self._renew(trusted=left == 0.0)
             if (now is None) != (why is None):
                 self._tell(now)
+                answered = self.stats().calls_answered
+            if now is not None and left == 0.0:
+                left = back_off = step(period)
             why = now
+
+    def _wait_for_beat(self, seconds: float, up: bool) -> bool:
+        """False when it has to end."""
+        end = time.monotonic() + seconds
+        with self._lock:
+            while not self._stop and not (up and self._suspected) and time.monotonic() < end:
+                self._lock.wait(max(0.0, end - time.monotonic()))
+            return not self._stop
 
     def _tell(self, why: Optional[Error]) -> None:
         self._call_back(self._link_changed, why is None, why)
@@ -447,8 +464,9 @@ class Client:
         except Exception:
             logging.getLogger("kvrun").exception("a callback failed")
 
-    def _renew(self) -> Optional[Error]:
-        """Under _link_lock: beats, and registers what the server does not know. What went wrong, or None."""
+    def _renew(self, trusted: bool = True) -> Optional[Error]:
+        """Under _link_lock: beats, and registers what the server does not know. None: calls may ask the server; never when it
+        is not trusted. Otherwise what went wrong."""
         with self._lock:
             self._suspected = False
         why: Optional[Error] = None
@@ -463,7 +481,7 @@ class Client:
         with self._lock:
             if why is not None:
                 self._why = why
-            fine = why is None and not self._suspected
+            fine = why is None and trusted and not self._suspected
             self._generation += fine and not self._stats.up
             self._stats.up = fine
             return None if fine else self._why
