@@ -46,6 +46,9 @@ static const char *const op_names[] = {
     [KV_AUDIT_HOLD_CREATE] = "hold.create",
     [KV_AUDIT_HOLD_RELEASE] = "hold.release",
     [KV_AUDIT_HOLD_EXPIRE] = "hold.expire",
+    [KV_AUDIT_APPROVE_REQUEST] = "approve.request",
+    [KV_AUDIT_APPROVE_GRANT] = "approve.grant",
+    [KV_AUDIT_APPROVE_REJECT] = "approve.reject",
 };
 
 const char *kv_audit_op_name(enum kv_audit_op op)

@@ -46,6 +46,9 @@ enum kv_audit_op {
     KV_AUDIT_HOLD_CREATE,
     KV_AUDIT_HOLD_RELEASE,
     KV_AUDIT_HOLD_EXPIRE,
+    KV_AUDIT_APPROVE_REQUEST,
+    KV_AUDIT_APPROVE_GRANT,
+    KV_AUDIT_APPROVE_REJECT,
 };
 const char *kv_audit_op_name(enum kv_audit_op op); /* "erase.request" */
 

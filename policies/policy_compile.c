@@ -244,6 +244,7 @@ KV_RC kv_policy_compile(const struct kv_policy_doc *platform, const struct kv_po
     }
     /* A tenant says that it has holds; the platform says no, or how long. */
     set->hold_days = platform->holds_given ? least(platform->hold_days, tenant->hold_days) : tenant->hold_days;
+    set->approvals = platform->approvals | tenant->approvals;
     *ret_set = set;
     return KV_OK;
 }

@@ -247,6 +247,20 @@ static void compare_classes(const struct kv_policy_set *before, const struct kv_
     }
 }
 
+/* Fewer people allow more. */
+static void compare_people(const struct pair *whole, const struct kv_policy_set *before,
+                           const struct kv_policy_set *after)
+{
+    static const char *const names[] = {"tenant_erase", "hold_release"};
+    for (unsigned i = 0; i < 2; i++) {
+        bool was = (before->approvals & 1u << i) != 0, is = (after->approvals & 1u << i) != 0;
+        whole->diff->cases++;
+        if (was != is) {
+            note(whole->diff, was, "approvals.%s: %u to %u", names[i], was ? 2u : 1u, is ? 2u : 1u);
+        }
+    }
+}
+
 void kv_policy_compare(const struct kv_policy_set *before, const struct kv_policy_set *after,
                        struct kv_policy_diff *ret_diff)
 {
@@ -261,6 +275,7 @@ void kv_policy_compare(const struct kv_policy_set *before, const struct kv_polic
     compare_number(&whole, "quota.nvme_bytes", before->quota.tier_bytes[KV_TIER_NVME],
                    after->quota.tier_bytes[KV_TIER_NVME]);
     compare_number(&whole, "hold.max_days", before->hold_days, after->hold_days);
+    compare_people(&whole, before, after);
     ret_diff->complete = within_bound(&domain, (uint64_t)before->class_count + after->class_count);
     if (ret_diff->complete) {
         compare_classes(before, after, &domain, ret_diff);

@@ -50,6 +50,7 @@ struct kv_policy_doc {
     uint32_t bases;
     bool reason_required;
     uint64_t erase_sla_s;
+    uint32_t approvals; /* KV_POLICY_TWO_FOR_... */
     bool holds_given;
     uint64_t hold_days; /* of the longest hold; 0: none is allowed */
 };

@@ -224,11 +224,33 @@ static KV_RC read_hold(const struct kv_policy_at *at, struct kv_policy_doc *doc)
     return KV_OK;
 }
 
+static KV_RC read_approvals(const struct kv_policy_at *at, struct kv_policy_doc *doc)
+{
+    static const char *const known[] = {"tenant_erase", "hold_release", "policy_loosen",
+                                        "roe_change",   "signing_key",  NULL};
+    const json_t *json = json_object_get(at->json, "approvals");
+    if (json == NULL) {
+        return KV_OK;
+    }
+    struct kv_policy_at approvals = kv_policy_below(at, "approvals", json);
+    KV_TRY(kv_policy_check_members(&approvals, known));
+    for (unsigned i = 0; known[i] != NULL; i++) {
+        uint64_t people = 1;
+        KV_TRY(kv_policy_get_number(&approvals, known[i], 2, &people));
+        if (people == 2 && i > 1) {
+            return kv_policy_bad(&approvals, known[i], "this build takes one person for that; leave it out or say 1");
+        }
+        doc->approvals |= people == 2 ? 1u << i : 0;
+    }
+    return KV_OK;
+}
+
 /* --- the whole ---------------------------------------------------------------------------------------------------- */
 
 static KV_RC read_doc(const struct kv_policy_at *at, struct kv_policy_doc *doc)
 {
-    static const char *const known[] = {LEVEL_MEMBERS, "classes", "quota", "erase", "hold", "forbid", NULL};
+    static const char *const known[] = {LEVEL_MEMBERS, "classes",   "quota",  "erase",
+                                        "hold",        "approvals", "forbid", NULL};
     KV_TRY(kv_policy_check_members(at, known));
     if (json_object_get(at->json, "tiers") == NULL) {
         return kv_policy_bad(at, "tiers", "is required: what is not allowed is denied");
@@ -244,6 +266,7 @@ static KV_RC read_doc(const struct kv_policy_at *at, struct kv_policy_doc *doc)
     KV_TRY(read_quota(at, &doc->quota));
     KV_TRY(read_erase(at, doc));
     KV_TRY(read_hold(at, doc));
+    KV_TRY(read_approvals(at, doc));
     return read_rules(at, doc);
 }
 

@@ -26,11 +26,16 @@ KV_RC kv_policy_check_ceiling(const struct kv_policy_doc *platform, const struct
 /* What holds while nobody wrote a policy, at either level. */
 extern const char kv_policy_builtin[];
 
+/* What takes two people. */
+#define KV_POLICY_TWO_FOR_TENANT_ERASE 1u
+#define KV_POLICY_TWO_FOR_HOLD_RELEASE 2u
+
 struct kv_policy_set {
     uint32_t class_count; /* the first is "default" */
     uint64_t versions[2]; /* the platform's and the tenant's; 0: the built-in one */
     struct kv_policy_quota quota;
     uint64_t hold_days; /* of the longest legal hold; 0: none is allowed */
+    uint32_t approvals; /* KV_POLICY_TWO_FOR_... */
     struct kv_policy classes[];
 };
 

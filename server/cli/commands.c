@@ -141,6 +141,15 @@ static const struct cli_column hold_columns[] = {COL("ID", "id"),
                                                  WHEN_WIDE("CREATED", "created_at"),
                                                  WIDE("CREATED BY", "created_by"),
                                                  LAST};
+static const struct cli_column approval_columns[] = {COL("ID", "id"),
+                                                     COL("STATE", "state"),
+                                                     COL("ACTION", "action"),
+                                                     COL("TENANT", "tenant_id"),
+                                                     COL("PROPOSED BY", "proposed_by"),
+                                                     WHEN("EXPIRES", "expires_at"),
+                                                     WIDE("DECIDED BY", "decided_by"),
+                                                     WIDE("SHA-256", "request_sha256"),
+                                                     LAST};
 static const struct cli_column certificate_columns[] = {
     COL("ID", "id"),       COL("SESSION", "session_id"), COL("ERASURE", "erasure_id"),
     COL("BASIS", "basis"), WHEN("ISSUED", "issued_at"),  LAST};
@@ -284,6 +293,7 @@ static const struct cli_flag erasures_ls[] = {
     TEXT("group", "ERASURE", CLI_QUERY, "group_id", "members of this erasure of many; none: no members"), END};
 static const struct cli_flag erasures_prove[] = {
     KIND(CLI_NUMBER, "samples", "N", CLI_BODY, "samples", "stored blocks of each tier to try: 8, at most 64"), END};
+static const struct cli_flag approvals_ls[] = {STATE_FILTER, END};
 static const struct cli_flag holds_ls[] = {STATE_FILTER, END};
 static const struct cli_flag holds_create[] = {
     KIND(CLI_LABEL, "label", "KEY=VALUE", CLI_BODY, "scope.label", "every session with this label"),
@@ -473,6 +483,12 @@ const struct cli_command cli_commands[] = {
         POST("/v1/holds"), .arg_member = "scope.session_id", .flags = holds_create),
     ROW("holds release", "HOLD", "end it; erasures that waited go on", CLI_DRY | CLI_MATCHES, DELETE("/v1/holds/{0}"),
         .danger = "lets erasures go on that waited for the hold"),
+    ROW("approvals ls", "", "what waits for a second person, and what was decided", CLI_LISTS, GET("/v1/approvals"),
+        .flags = approvals_ls, .columns = approval_columns),
+    ROW("approvals get", "APPROVAL", "one approval", 0, GET("/v1/approvals/{0}")),
+    ROW("approvals approve", "APPROVAL", "have it done", CLI_DRY | CLI_IDEMPOTENT, POST("/v1/approvals/{0}:approve"),
+        .danger = "has done what was proposed in"),
+    ROW("approvals reject", "APPROVAL", "have it not done", CLI_DRY | CLI_IDEMPOTENT, POST("/v1/approvals/{0}:reject")),
     ROW("certs ls", "", "certificates of erasure", CLI_LISTS, GET("/v1/certificates"), .flags = certs_export,
         .columns = certificate_columns),
     ROW("certs get", "CERTIFICATE", "one certificate, by its id or its erasure's", CLI_FILES,
@@ -517,10 +533,9 @@ const struct cli_command cli_commands[] = {
 };
 
 const struct cli_alias cli_aliases[] = {
-    {"why", "sessions explain"}, {"tenants list", "tenants ls"},
-    {"keys list", "keys ls"},    {"sessions list", "sessions ls"},
-    {"certs list", "certs ls"},  {"holds list", "holds ls"},
-    {"ops list", "ops ls"},      {NULL, NULL},
+    {"why", "sessions explain"},      {"tenants list", "tenants ls"}, {"keys list", "keys ls"},
+    {"sessions list", "sessions ls"}, {"certs list", "certs ls"},     {"approvals list", "approvals ls"},
+    {"holds list", "holds ls"},       {"ops list", "ops ls"},         {NULL, NULL},
 };
 
 /* --- looking up ----------------------------------------------------------------------------------------------------

@@ -1,4 +1,5 @@
 /* Legal holds: placing, looking, releasing. What one means for erasures is decided in server/service/svc_hold.c. */
+#include "server/http/h_approvals.h"
 #include "server/http/h_labels.h"
 #include "server/service/svc_hold.h"
 
@@ -128,14 +129,42 @@ KV_RC kv_h_hold_get(struct kv_call *call, struct kv_req *req)
     return kv_h_answer(call, &answer);
 }
 
+struct release {
+    struct kv_hold_view hold;
+    struct kv_approval_view approval;
+};
+
+static bool waits(const struct release *release)
+{
+    return !kv_id_is_zero(&release->approval.row.id);
+}
+
+static int release_status(const void *view)
+{
+    return waits(view) ? 202 : 200;
+}
+
+static void write_release(struct kv_buf *out, const void *view)
+{
+    const struct release *release = view;
+    if (waits(release)) {
+        kv_h_write_approval(out, &release->approval);
+    } else {
+        write_hold(out, &release->hold);
+    }
+}
+
 KV_RC kv_h_hold_release(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id;
-    struct kv_hold_view hold;
+    struct release release;
     KV_TRY(kv_h_path_id(call, req, "hld", &id));
-    struct kv_h_answer answer = answer_of(req, &hold);
+    struct kv_h_answer answer = answer_of(req, &release.hold);
+    answer.status_of = release_status;
+    answer.write = write_release;
+    answer.view = &release;
     kv_h_on_commit(call, &answer);
-    KV_TRY(kv_svc_hold_release(call, &id, &hold));
+    KV_TRY(kv_svc_hold_release(call, &id, &release.hold, &release.approval));
     return kv_h_answer(call, &answer);
 }
 

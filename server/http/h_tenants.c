@@ -1,4 +1,5 @@
 /* Tenants: made, suspended and deleted by operators; a tenant's administrator sees and names its own. */
+#include "server/http/h_approvals.h"
 #include "server/http/h_labels.h"
 
 #include "dataplane/base/mem.h"
@@ -169,14 +170,31 @@ const struct kv_field kv_q_tenant_delete[] = {
     {.name = NULL},
 };
 
+struct deletion {
+    struct kv_tenant_view tenant;
+    struct kv_approval_view approval;
+};
+
+static void write_deletion(struct kv_buf *out, const void *view)
+{
+    const struct deletion *deletion = view;
+    if (kv_id_is_zero(&deletion->approval.row.id)) {
+        write_tenant(out, &deletion->tenant);
+    } else {
+        kv_h_write_approval(out, &deletion->approval);
+    }
+}
+
 KV_RC kv_h_tenant_delete(struct kv_call *call, struct kv_req *req)
 {
     struct kv_id id;
-    struct kv_tenant_view tenant;
+    struct deletion deletion;
     KV_TRY(kv_h_path_id(call, req, "ten", &id));
-    struct kv_h_answer answer = answer_of(req, 202, &tenant);
+    struct kv_h_answer answer = answer_of(req, 202, &deletion.tenant);
+    answer.write = write_deletion;
+    answer.view = &deletion;
     kv_h_on_commit(call, &answer);
-    KV_TRY(kv_svc_tenant_delete(call, &id, kv_h_query_bool(req, "now"), &tenant));
+    KV_TRY(kv_svc_tenant_delete(call, &id, kv_h_query_bool(req, "now"), &deletion.tenant, &deletion.approval));
     return kv_h_answer(call, &answer);
 }
 

@@ -33,6 +33,8 @@ kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;
 
 kv_handler kv_h_hold_create, kv_h_holds, kv_h_hold_get, kv_h_hold_release;
 extern const struct kv_field kv_q_holds[];
+kv_handler kv_h_approvals, kv_h_approval_get, kv_h_approval_approve, kv_h_approval_reject;
+extern const struct kv_field kv_q_approvals[];
 
 /* What their queries take. */
 extern const struct kv_field kv_q_erasures[], kv_q_certificates[], kv_q_audit_entries[], kv_q_audit_inclusion[],

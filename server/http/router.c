@@ -140,6 +140,11 @@ const struct kv_route kv_routes[] = {
     {"GET", "/v1/holds/{}", T | S | A | V, API | TENANT, kv_h_hold_get, NULL},
     {"DELETE", "/v1/holds/{}", T | S, API | TENANT | MATCH | DRY_RUN, kv_h_hold_release, NULL},
 
+    {"GET", "/v1/approvals", O | T | S | A, API | LIST, kv_h_approvals, kv_q_approvals},
+    {"GET", "/v1/approvals/{}", O | T | S | A, API, kv_h_approval_get, NULL},
+    {"POST", "/v1/approvals/{}:approve", S, API | ONCE | DRY_RUN | OPTIONAL_BODY, kv_h_approval_approve, NULL},
+    {"POST", "/v1/approvals/{}:reject", S, API | ONCE | DRY_RUN | OPTIONAL_BODY, kv_h_approval_reject, NULL},
+
     {"GET", "/v1/audit/entries", T | A | O, API | LIST, kv_h_audit_entries, kv_q_audit_entries},
     {"GET", "/v1/audit/checkpoint", T | A | O, API | ANY_ACCEPT, kv_h_audit_checkpoint, NULL},
     {"GET", "/v1/audit/proof/inclusion", T | A | O, API, kv_h_audit_inclusion, kv_q_audit_inclusion},

@@ -44,6 +44,7 @@ static const char *const type_names[KV_EVENT_TYPES] = {
     [KV_EVENT_KEY_CHANGED] = "key.changed",
     [KV_EVENT_TENANT_STATE] = "tenant.state",
     [KV_EVENT_HOLD_STATE] = "hold.state",
+    [KV_EVENT_APPROVAL_STATE] = "approval.state",
 };
 
 const char *kv_event_type_name(enum kv_event_type type)

@@ -299,12 +299,26 @@ static KV_RC erase_one(struct request_tx *tx)
 
 /* --- a whole tenant's request ------------------------------------------------------------------------------------ */
 
+/* An administrator's way to all that the tenant has: where that takes two, it is the deletion that is proposed. */
+static KV_RC alone(struct kv_call *call, struct kv_pg *pg, struct kv_errinfo *info)
+{
+    struct svc_rules *rules KV_CLEANUP(svc_rules_freep) = NULL;
+    KV_TRY(svc_rules_read(pg, &call->who.tenant, info, &rules));
+    return (rules->set->approvals & KV_POLICY_TWO_FOR_TENANT_ERASE) == 0
+               ? KV_OK
+               : kv_fail(
+                     info, KV_E_APPROVAL_REQUIRED,
+                     "the policy takes two people to erase all of a tenant: DELETE /v1/tenants/{tenant_id} proposes "
+                     "it, or name sessions or a label");
+}
+
 static KV_RC tenant_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct request_tx *tx = ctx;
     static const struct kv_id none = {0};
     KV_TRY(fill_request(tx, &none));
     KV_TRY(kv_store_revocation_next(pg, info, &tx->row.revocation_seq));
+    KV_TRY(alone(tx->call, pg, info));
     KV_TRY(svc_erase_tenant(tx->call->svc, pg, &tx->row, info));
     if (tx->row.sessions == 0) {
         return kv_fail(info, KV_E_NOT_FOUND, "no session that lives is meant by this scope");
@@ -330,7 +344,10 @@ static KV_RC erase_tenant(struct request_tx *tx)
 static KV_RC would_many(struct request_tx *tx, struct kv_pg *pg, struct kv_errinfo *info)
 {
     struct kv_svc *svc = tx->call->svc;
-    KV_TRY(tx->in->scope == KV_SCOPE_TENANT ? svc_hold_forbids(svc, pg, &tx->call->who.tenant, info) : KV_OK);
+    if (tx->in->scope == KV_SCOPE_TENANT) {
+        KV_TRY(alone(tx->call, pg, info));
+        KV_TRY(svc_hold_forbids(svc, pg, &tx->call->who.tenant, info));
+    }
     KV_TRY(kv_store_group_match(pg, &tx->group, KV_STORE_IDS_MAX, info, tx->meant, &tx->meant_count));
     KV_TRY(would_share(pg, tx, info));
     return would_hold(tx, pg, info);

@@ -48,15 +48,25 @@ static void tell(struct kv_svc *svc, const struct kv_store_hold *row, const char
                                         .state = state});
 }
 
-static KV_RC record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_hold *row, enum kv_audit_op op,
-                    const struct kv_principal *who, struct kv_errinfo *info)
+struct by {
+    struct kv_id key;
+    const char *role;
+};
+static const struct by by_system = {.role = "system"};
+
+static struct by by_caller(const struct kv_call *call)
 {
-    static const struct kv_id system;
+    return (struct by){.key = call->who.key, .role = svc_role_name(call->who.roles)};
+}
+
+static KV_RC record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_hold *row, enum kv_audit_op op,
+                    const struct by *by, struct kv_errinfo *info)
+{
     struct kv_audit_event event = {.op = op,
                                    .tenant = row->tenant,
                                    .session = row->session,
-                                   .actor = who == NULL ? system : who->key,
-                                   .actor_role = who == NULL ? "system" : svc_role_name(who->roles),
+                                   .actor = by->key,
+                                   .actor_role = by->role,
                                    .subject = row->id,
                                    .subject_prefix = "hld",
                                    .detail_sha256 = op == KV_AUDIT_HOLD_CREATE ? row->reason_sha256 : NULL};
@@ -135,7 +145,8 @@ static KV_RC create_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(tx->row.scope == KV_HOLD_SESSION ? check_session(tx, pg, info) : KV_OK);
     KV_TRY(check_policy(tx, pg, info));
     KV_TRY(kv_store_hold_insert(pg, &tx->row, (uint64_t)KV_MAX_TENANT_HOLDS, info));
-    KV_TRY(record(svc, pg, &tx->row, KV_AUDIT_HOLD_CREATE, &tx->call->who, info));
+    const struct by by = by_caller(tx->call);
+    KV_TRY(record(svc, pg, &tx->row, KV_AUDIT_HOLD_CREATE, &by, info));
     view_of(svc, &tx->row, tx->view);
     tx->view->row.rev = 1;
     tx->view->has_sessions = true;
@@ -226,34 +237,70 @@ struct release_tx {
     struct kv_id id;
     struct kv_store_hold row;
     struct kv_hold_view *view;
+    struct kv_approval_view *approval;
 };
+
+static KV_RC check_lasts(struct kv_svc *svc, const struct kv_store_hold *row, struct kv_errinfo *info)
+{
+    uint64_t now = now_us(svc);
+    return row->ended_us == 0 && row->expires_us > now
+               ? KV_OK
+               : kv_fail(info, KV_E_INVALID_STATE, "the hold is %s", state_of(row, now));
+}
+
+static KV_RC end_hold(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_hold *row, const struct by *by,
+                      struct kv_errinfo *info)
+{
+    row->released_us = row->ended_us = now_us(svc);
+    row->released_by = by->key;
+    KV_TRY(kv_store_hold_end(pg, row, info));
+    return record(svc, pg, row, KV_AUDIT_HOLD_RELEASE, by, info);
+}
 
 static KV_RC release_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct release_tx *tx = ctx;
     struct kv_store_hold *row = &tx->row;
+    const struct by by = by_caller(tx->call);
     KV_TRY(own(tx->call, kv_store_hold_lock(pg, &tx->id, info, row), row, info));
     KV_TRY(svc_match(tx->call, row->rev, info));
-    uint64_t now = now_us(tx->call->svc);
-    if (row->ended_us != 0 || row->expires_us <= now) {
-        return kv_fail(info, KV_E_INVALID_STATE, "the hold is %s", state_of(row, now));
-    }
-    row->released_us = row->ended_us = now;
-    row->released_by = tx->call->who.key;
-    KV_TRY(kv_store_hold_end(pg, row, info));
-    KV_TRY(record(tx->call->svc, pg, row, KV_AUDIT_HOLD_RELEASE, &tx->call->who, info));
+    KV_TRY(check_lasts(tx->call->svc, row, info));
+    const struct svc_proposal what = {
+        .action = KV_APPROVAL_HOLD_RELEASE, .tenant = row->tenant, .target = row->id, .target_rev = row->rev};
+    KV_TRY(svc_approval_ask(tx->call, pg, &what, info, tx->approval));
+    KV_TRY(kv_id_is_zero(&tx->approval->row.id) ? end_hold(tx->call->svc, pg, row, &by, info) : KV_OK);
     view_of(tx->call->svc, row, tx->view);
     return KV_OK;
 }
 
-KV_RC kv_svc_hold_release(struct kv_call *call, const struct kv_id *hold, struct kv_hold_view *ret_hold)
+KV_RC svc_hold_release_approved(struct kv_call *call, struct kv_pg *pg, const struct kv_store_approval *approval,
+                                struct kv_errinfo *info)
+{
+    struct kv_store_hold row;
+    const struct by by = {.key = approval->proposed_by, .role = approval->proposed_role};
+    KV_TRY(kv_store_hold_lock(pg, &approval->target, info, &row));
+    if (row.rev != approval->target_rev || check_lasts(call->svc, &row, info) != KV_OK) {
+        return kv_fail(info, KV_E_STALE, "the hold ended since its release was proposed");
+    }
+    return end_hold(call->svc, pg, &row, &by, info);
+}
+
+void svc_hold_released(struct kv_call *call, const struct kv_id *tenant, const struct kv_id *hold)
+{
+    const struct kv_store_hold row = {.id = *hold, .tenant = *tenant};
+    tell(call->svc, &row, "released");
+    svc_janitor_signal(call->svc);
+}
+
+KV_RC kv_svc_hold_release(struct kv_call *call, const struct kv_id *hold, struct kv_hold_view *ret_hold,
+                          struct kv_approval_view *ret_approval)
 {
     KV_TRY(svc_may_work(call->svc, &call->info));
     struct release_tx *tx KV_CLEANUP(kv_freep) = kv_alloc(sizeof *tx);
     if (tx == NULL) {
         return KV_E_NO_MEMORY;
     }
-    *tx = (struct release_tx){.call = call, .id = *hold, .view = ret_hold};
+    *tx = (struct release_tx){.call = call, .id = *hold, .view = ret_hold, .approval = ret_approval};
     KV_TRY(svc_tx(call, KV_TX_HOLD_RELEASE, release_tx, tx));
     if (call->dry_run) {
         return KV_OK;
@@ -261,8 +308,11 @@ KV_RC kv_svc_hold_release(struct kv_call *call, const struct kv_id *hold, struct
     if (KV_FAULT("hold/released")) {
         return KV_E_INTERNAL;
     }
-    tell(call->svc, &tx->row, "released");
-    svc_janitor_signal(call->svc);
+    if (kv_id_is_zero(&ret_approval->row.id)) {
+        svc_hold_released(call, &tx->row.tenant, hold);
+    } else {
+        svc_approval_asked(call, ret_approval);
+    }
     return KV_OK;
 }
 
@@ -331,7 +381,7 @@ static KV_RC expire_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     }
     tx->row.ended_us = now_us(tx->svc);
     KV_TRY(kv_store_hold_end(pg, &tx->row, info));
-    return record(tx->svc, pg, &tx->row, KV_AUDIT_HOLD_EXPIRE, NULL, info);
+    return record(tx->svc, pg, &tx->row, KV_AUDIT_HOLD_EXPIRE, &by_system, info);
 }
 
 static KV_RC expire(struct expire_tx *tx, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more)

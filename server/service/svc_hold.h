@@ -6,7 +6,7 @@
 #ifndef KV_SVC_HOLD_H
 #define KV_SVC_HOLD_H
 
-#include "server/service/svc.h"
+#include "server/service/svc_approval.h"
 #include "server/store/store_hold.h"
 
 /* Texts are borrowed; `reason` and `reference` are kept as salted hashes only. */
@@ -33,8 +33,9 @@ KV_RC kv_svc_hold_get(struct kv_call *call, const struct kv_id *hold, struct kv_
 /* `state` NULL: any. `ret_list` has room for KV_MAX_PAGE_ITEMS. */
 KV_RC kv_svc_hold_list(struct kv_call *call, const char *state, struct kv_page *page, struct kv_hold_view *ret_list,
                        size_t *ret_count);
-/* KV_E_INVALID_STATE: it has ended. */
-KV_RC kv_svc_hold_release(struct kv_call *call, const struct kv_id *hold, struct kv_hold_view *ret_hold);
+/* `ret_approval`: as in kv_svc_tenant_delete. KV_E_INVALID_STATE: it has ended. */
+KV_RC kv_svc_hold_release(struct kv_call *call, const struct kv_id *hold, struct kv_hold_view *ret_hold,
+                          struct kv_approval_view *ret_approval);
 
 /* --- for erasures. In a transaction that holds the head of the revocations: nobody places a hold before its commit. */
 

@@ -8,6 +8,7 @@
 #include "dataplane/base/mem.h"
 #include "dataplane/crypto/hash.h"
 #include "server/service/event.h"
+#include "server/service/svc_approval.h"
 #include "server/service/svc_int.h"
 #include "server/service/svc_rules.h"
 #include "server/store/store_change.h"
@@ -186,6 +187,7 @@ struct put_tx {
     struct kv_bytes text;
     struct kv_policy_view *view;
     struct kv_policy_diff diff;
+    uint32_t approvals; /* that it asks for and nothing did before */
     bool changed;
 };
 
@@ -198,6 +200,7 @@ static KV_RC compare_platform(struct put_tx *tx, struct kv_errinfo *info)
     KV_TRY(compile(before, text_of(everyone), info, &a));
     KV_TRY(compile(after, text_of(everyone), info, &b));
     kv_policy_compare(a, b, &tx->diff);
+    tx->approvals = b->approvals & ~a->approvals;
     return KV_OK;
 }
 
@@ -211,6 +214,7 @@ static KV_RC compare_tenant(struct put_tx *tx, struct kv_pg *pg, struct kv_errin
     KV_TRY(compile(platform, kv_buf_bytes(&tx->view->body), info, &a));
     KV_TRY(kv_policy_compile(platform, own, &b));
     kv_policy_compare(a, b, &tx->diff);
+    tx->approvals = b->approvals & ~a->approvals;
     return KV_OK;
 }
 
@@ -267,6 +271,7 @@ static KV_RC put_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     KV_TRY(svc_match(tx->call, view->rev, info));
     KV_TRY(kv_id_is_zero(&tx->tenant) ? compare_platform(tx, info) : compare_tenant(tx, pg, info));
     KV_TRY(check_may_loosen(tx, info));
+    KV_TRY(tx->approvals == 0 ? KV_OK : svc_approval_possible(tx->call->svc, pg, &tx->tenant, info));
     if (same_text(tx)) {
         return KV_OK;
     }

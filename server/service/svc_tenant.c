@@ -10,6 +10,7 @@
 #include "dataplane/crypto/hash.h"
 #include "server/service/event.h"
 #include "server/service/janitor.h"
+#include "server/service/svc_approval.h"
 #include "server/service/svc_hold.h"
 #include "server/service/svc_metrics.h"
 #include "server/store/store_change.h"
@@ -180,14 +181,22 @@ struct change_tx {
     char reason_sha256[KV_SHA256_HEX_SIZE]; /* "": none */
     struct kv_store_tenant row;
     struct kv_tenant_view *view;
+    struct kv_approval_view *approval;        /* NULL: none is needed, or it is there */
+    const struct kv_store_approval *approved; /* then who proposed it is who does it */
 };
+
+static const struct kv_id *actor(const struct change_tx *tx)
+{
+    return tx->approved == NULL ? &tx->call->who.key : &tx->approved->proposed_by;
+}
 
 static KV_RC record(struct kv_pg *pg, const struct change_tx *tx, struct kv_errinfo *info)
 {
     struct kv_audit_event event = {.op = tx->op,
                                    .tenant = tx->tenant,
-                                   .actor = tx->call->who.key,
-                                   .actor_role = svc_role_name(tx->call->who.roles),
+                                   .actor = *actor(tx),
+                                   .actor_role = tx->approved == NULL ? svc_role_name(tx->call->who.roles)
+                                                                      : tx->approved->proposed_role,
                                    .subject = tx->tenant,
                                    .subject_prefix = "ten",
                                    .detail_sha256 = tx->reason_sha256[0] == '\0' ? NULL : tx->reason_sha256};
@@ -349,15 +358,28 @@ KV_RC kv_svc_tenant_resume(struct kv_call *call, const struct kv_id *tenant, str
 
 /* --- deleting ---------------------------------------------------------------------------------------------------- */
 
+static KV_RC propose_delete(struct change_tx *tx, const struct kv_store_tenant *row, struct kv_errinfo *info)
+{
+    const struct svc_proposal what = {.action = tx->now ? KV_APPROVAL_TENANT_DELETE_NOW : KV_APPROVAL_TENANT_DELETE,
+                                      .tenant = row->id,
+                                      .target = row->id,
+                                      .target_rev = row->rev};
+    return svc_approval_ask(tx->call, tx->call->pg, &what, info, tx->approval);
+}
+
 static KV_RC apply_delete(struct change_tx *tx, struct kv_store_tenant *row, struct kv_errinfo *info, bool *ret_same)
 {
     KV_TRY(svc_hold_forbids(tx->call->svc, tx->call->pg, &tx->tenant, info));
     bool sooner = tx->now && row->delete_us > tx->now_us;
     *ret_same = row->state == KV_TENANT_DELETING && !sooner;
+    if (!*ret_same && tx->approval != NULL) {
+        KV_TRY(propose_delete(tx, row, info));
+        *ret_same = !kv_id_is_zero(&tx->approval->row.id);
+    }
     if (!*ret_same) {
         row->state = KV_TENANT_DELETING;
         row->delete_us = tx->now_us + (tx->now ? 0 : (uint64_t)KV_MAX_ERASURE_GRACE_SECONDS * UINT64_C(1000000));
-        row->deleted_by = tx->call->who.key;
+        row->deleted_by = *actor(tx);
     }
     return KV_OK;
 }
@@ -378,9 +400,36 @@ static KV_RC apply_restore(struct change_tx *tx, struct kv_store_tenant *row, st
     return KV_OK;
 }
 
-KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, bool now,
-                           struct kv_tenant_view *ret_tenant)
+void svc_tenant_deleted(struct kv_call *call, const struct kv_id *tenant)
 {
+    svc_changed(call->svc);
+    svc_views_drop_all(call->svc->views);
+    svc_publish(call->svc, &(struct kv_event){.type = KV_EVENT_TENANT_STATE, .tenant = *tenant, .state = "deleting"});
+    svc_janitor_signal(call->svc);
+}
+
+KV_RC svc_tenant_delete_approved(struct kv_call *call, struct kv_pg *pg, const struct kv_store_approval *approval,
+                                 struct kv_errinfo *info)
+{
+    struct kv_tenant_view view;
+    struct change_tx tx = {.call = call,
+                           .tenant = approval->tenant,
+                           .change = apply_delete,
+                           .op = KV_AUDIT_TENANT_DELETE,
+                           .now = approval->action == KV_APPROVAL_TENANT_DELETE_NOW,
+                           .now_us = now_us(call),
+                           .view = &view,
+                           .approved = approval};
+    KV_TRY(kv_store_tenant_lock(pg, &approval->tenant, info, &tx.row));
+    return tx.row.rev == approval->target_rev
+               ? change_tx(pg, &tx, info)
+               : kv_fail(info, KV_E_STALE, "the tenant changed since it was proposed; propose it again");
+}
+
+KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, bool now,
+                           struct kv_tenant_view *ret_tenant, struct kv_approval_view *ret_approval)
+{
+    *ret_approval = (struct kv_approval_view){.state = ""};
     KV_TRY(operator_only(call, tenant));
     struct change_tx tx = {.call = call,
                            .tenant = *tenant,
@@ -388,9 +437,12 @@ KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, boo
                            .op = KV_AUDIT_TENANT_DELETE,
                            .now = now,
                            .now_us = now_us(call),
-                           .view = ret_tenant};
+                           .view = ret_tenant,
+                           .approval = ret_approval};
     KV_TRY(change(&tx, KV_TX_TENANT_DELETE));
-    if (!call->dry_run) {
+    if (!call->dry_run && !kv_id_is_zero(&ret_approval->row.id)) {
+        svc_approval_asked(call, ret_approval);
+    } else if (!call->dry_run) {
         tell_state(call->svc, ret_tenant);
         svc_janitor_signal(call->svc);
     }

@@ -49,8 +49,11 @@ KV_RC kv_svc_tenant_suspend(struct kv_call *call, const struct kv_id *tenant, co
 KV_RC kv_svc_tenant_resume(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
 /* To be erased when KV_MAX_ERASURE_GRACE_SECONDS are over, or at once with `now`; refused like a suspended one until
  * then. A second deletion changes nothing but the time, and that only with `now`. */
+struct kv_approval_view;
+/* `ret_approval`: where the policy asks for a second person, the proposal that waits for one; then nothing else was
+ * done. Else its id is zero. KV_E_HOLD_ACTIVE. */
 KV_RC kv_svc_tenant_delete(struct kv_call *call, const struct kv_id *tenant, bool now,
-                           struct kv_tenant_view *ret_tenant);
+                           struct kv_tenant_view *ret_tenant, struct kv_approval_view *ret_approval);
 /* Calls the deletion back. KV_E_INVALID_STATE: it was not to be deleted. KV_E_IRREVERSIBLE: the grace time is over. */
 KV_RC kv_svc_tenant_restore(struct kv_call *call, const struct kv_id *tenant, struct kv_tenant_view *ret_tenant);
 

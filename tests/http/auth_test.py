@@ -25,7 +25,7 @@ BODIES = {"pinSession": {"until": TOMORROW}, "placeHold": {"scope": {}, "reason"
 # Kinds of ids that are no tenant's.
 NOBODYS = {"IncarnationId", "EventId", "RootId"}
 PREFIXES = {"tenants": "ten", "api-keys": "key", "sessions": "ses", "engines": "eng", "pools": "poo", "erasures": "era",
-            "certificates": "crt", "operations": "opr", "holds": "hld"}
+            "certificates": "crt", "operations": "opr", "holds": "hld", "approvals": "apr"}
 
 
 def example(pattern):
@@ -144,10 +144,11 @@ class Access(rig.Suite):
         operation = self.call("POST", "/v1/audit:verify", keys[A])
         self.assertEqual(operation.status, 202, operation)
         key = self.call("POST", f"/v1/tenants/{tenant}/api-keys", keys[T], {"name": "k", "roles": [E]}).json()
-        allowed = {"tiers": {"dram": {}, "nvme": {}}, "hold": {"allowed": True}}
+        allowed = {"tiers": {"dram": {}, "nvme": {}}, "hold": {"allowed": True}, "approvals": {"hold_release": 2}}
         self.assertEqual(self.call("PUT", f"/v1/tenants/{tenant}/policy", keys[S], allowed).status, 200)
         hold = self.call("POST", "/v1/holds", keys[T], {**BODIES["placeHold"], "scope": {"label": {"held": "1"}}}).json()
-        return {"TenantId": tenant, "HoldId": hold["id"], "KeyId": key["id"], "SessionId": self.server.session(keys[E]), "EngineId": engine.id,
+        approval = self.call("DELETE", f"/v1/holds/{hold['id']}", keys[T]).json()
+        return {"TenantId": tenant, "HoldId": hold["id"], "ApprovalId": approval["id"], "KeyId": key["id"], "SessionId": self.server.session(keys[E]), "EngineId": engine.id,
                   "PoolId": engine.pool, "ErasureId": erasure["id"], "OperationId": operation.json()["id"],
                   "CertificateId": rig.wait_for("the certificate", lambda: self.call(
                       "GET", f"/v1/erasures/{erasure['id']}", keys[T]).json().get("certificate_id"))}

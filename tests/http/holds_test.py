@@ -174,7 +174,8 @@ class Erasing(Base):
         self.assertEqual(self.call("GET", f"/v1/erasures/{erasure['id']}/certificate").status, 200)
         late = self.ask({"session_id": session})
         self.assertEqual((late.status, late.code), (409, "irreversible"))
-        ops = [e["op"] for e in self.call("GET", "/v1/audit/entries?limit=200", token=self.auditor).json()["data"]]
+        ops = rig.wait_for("the log", lambda: (lambda all: all if all.count("hold.release") == 2 else None)(
+            [e["op"] for e in self.call("GET", "/v1/audit/entries?session_id=" + session, token=self.auditor).json()["data"]]))
         self.assertEqual((ops.count("hold.create"), ops.count("hold.release")), (2, 2))
 
     def test_of_many_the_held_ones_wait_and_the_others_go(self):

@@ -19,12 +19,12 @@ class Manners(rig.Suite):
         cls.routes = contract.route_table(rig.options.source)
         cls.tenant = cls.server.tenant("manners")
         cls.admin, cls.engine = cls.server.key(cls.tenant, "tenant_admin"), cls.server.key(cls.tenant, "engine")
-        cls.auditor = cls.server.key(cls.tenant, "auditor")
+        cls.auditor, cls.officer = cls.server.key(cls.tenant, "auditor"), cls.server.key(cls.tenant, "security_officer")
         cls.session = cls.server.session(cls.engine)
 
     def token(self, route):
         keys = (("tenant_admin", self.admin), ("engine", self.engine), ("auditor", self.auditor),
-                ("operator", self.server.operator))
+                ("operator", self.server.operator), ("security_officer", self.officer))
         return next((key for role, key in keys if role in route.roles), None)
 
     def call(self, route, path=None, method=None, headers=None, **how):

@@ -76,7 +76,8 @@ static struct kv_id place(struct kv_id session, uint64_t days)
 static enum kv_err release(struct kv_id hold)
 {
     struct kv_hold_view view;
-    return kv_svc_hold_release(&rig.call, &hold, &view);
+    struct kv_approval_view approval;
+    return kv_svc_hold_release(&rig.call, &hold, &view, &approval);
 }
 
 static struct kv_id blocked(struct kv_id session)
@@ -212,11 +213,13 @@ Test(hold, needs_a_policy_that_has_holds_of_its_length)
 Test(hold, in_the_grace_time_of_a_deletion_stops_it_until_it_ends)
 {
     struct kv_tenant_view tenant;
+    struct kv_approval_view approval;
     open_all();
     struct kv_id session = kvt_svc_session(&rig.call);
     struct kv_principal admin = rig.call.who, operator= {.roles = KV_ROLE_OPERATOR};
     rig.call.who = operator;
-    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, false, &tenant), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, false, &tenant, &approval), KV_OK), "%s",
+              rig.call.info.text);
     rig.call.who = admin;
     struct kv_id hold = place(session, 9);
     atomic_fetch_add(&ahead_us, 2 * DAY_US);
@@ -224,7 +227,7 @@ Test(hold, in_the_grace_time_of_a_deletion_stops_it_until_it_ends)
     rig.call.who = operator;
     cr_assert(eq(int, kv_svc_tenant_get(&rig.call, &rig.tenant, &tenant), KV_OK));
     cr_assert(eq(str, tenant.state, "deleting"));
-    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, true, &tenant), KV_E_HOLD_ACTIVE));
+    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, true, &tenant, &approval), KV_E_HOLD_ACTIVE));
     rig.call.who = admin;
     cr_assert(eq(int, release(hold), KV_OK));
     cr_assert(eq(int, step(svc_expire_step), KV_OK));

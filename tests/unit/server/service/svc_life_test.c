@@ -4,6 +4,7 @@
  */
 #include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
+#include "server/service/svc_approval.h"
 #include "server/service/svc_int.h"
 #include "tests/lib/svc_rig.h"
 
@@ -318,11 +319,13 @@ Test(tenant, that_is_suspended_transfers_nothing_and_keeps_its_data)
 
 Test(end, comes_to_a_tenant_when_its_grace_time_is_over)
 {
+    struct kv_approval_view approval;
     struct kv_tenant_view tenant;
     open_all();
     struct kv_id session = made(0, 0);
     rig.call.who = (struct kv_principal){.roles = KV_ROLE_OPERATOR};
-    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, false, &tenant), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(int, kv_svc_tenant_delete(&rig.call, &rig.tenant, false, &tenant, &approval), KV_OK), "%s",
+              rig.call.info.text);
     atomic_fetch_add(&ahead_us, ((uint64_t)KV_MAX_ERASURE_GRACE_SECONDS - 60) * SECOND_US);
     cr_assert(eq(int, expire_now(), KV_OK));
     cr_assert(eq(int, kv_svc_tenant_get(&rig.call, &rig.tenant, &tenant), KV_OK));
