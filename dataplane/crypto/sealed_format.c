@@ -160,13 +160,11 @@ KV_RC kv_sealed_header_parse(struct kv_bytes source, struct kv_sealed_header *re
     return KV_OK;
 }
 
+/* The first is zero, and each is as the one before it. A header page has up to 4 KiB of it, which byte by byte is a
+ * tenth of what opening 64 KiB takes. */
 static bool all_zero(const uint8_t *data, size_t len)
 {
-    uint8_t seen = 0;
-    for (size_t i = 0; i < len; i++) {
-        seen |= data[i];
-    }
-    return seen == 0;
+    return len == 0 || (data[0] == 0 && memcmp(data, data + 1, len - 1) == 0);
 }
 
 KV_RC kv_sealed_header_check_extent(const struct kv_sealed_header *header, struct kv_bytes source)

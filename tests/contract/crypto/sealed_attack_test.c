@@ -107,6 +107,25 @@ static void flip(struct attack *attack, size_t at, unsigned bit)
     attack->sealed[at] ^= (uint8_t)(1u << bit);
 }
 
+/* Every byte of it, and all at once. */
+static void padding_suite(struct kv_sealer *sealer, void *ctx)
+{
+    struct attack *attack = attack_new(sealer);
+    for (size_t at = TAGS_END; at < HEADER; at++) {
+        flip(attack, at, 7);
+    }
+    memset(attack->sealed + TAGS_END, 1, HEADER - TAGS_END);
+    cr_assert(eq(int, open_all(attack), KV_E_CORRUPT));
+    memset(attack->sealed + TAGS_END, 0, HEADER - TAGS_END);
+    cr_assert(eq(int, open_all(attack), KV_OK));
+    attack_free(attack);
+}
+
+Test(sealed_attack, padding_of_the_header_is_zero)
+{
+    cr_assert(ge(uint, sealed_each_backend(padding_suite, NULL), 1));
+}
+
 static void flip_suite(struct kv_sealer *sealer, void *ctx)
 {
     struct attack *attack = attack_new(sealer);
