@@ -7,6 +7,7 @@
 
 #include "dataplane/base/fault.h"
 #include "dataplane/base/log.h"
+#include "server/wipe.h"
 
 #include <errno.h>
 #include <seccomp.h>
@@ -155,7 +156,8 @@ void kv_harden(const struct kv_conf *conf, bool runs_programs)
         files.rlim_cur = files.rlim_max;
         setrlimit(RLIMIT_NOFILE, &files);
     }
-    bool undumpable = forbid_dumps(), filtered = filter_calls(conf, runs_programs);
-    kv_log(KV_LOG_INFO, "server", "hardened", KV_FB("undumpable", undumpable), KV_FB("seccomp", filtered));
+    bool undumpable = forbid_dumps(), filtered = filter_calls(conf, runs_programs), wiped = kv_wipe_freed_start();
+    kv_log(KV_LOG_INFO, "server", "hardened", KV_FB("undumpable", undumpable), KV_FB("seccomp", filtered),
+           KV_FB("freed_wiped", wiped));
     try_denied_calls();
 }

@@ -17,6 +17,7 @@
 
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
+#include "dataplane/crypto/secret.h"
 #include "server/http/count.h"
 #include "server/http/headers.h"
 #include "server/http/line.h"
@@ -282,6 +283,7 @@ void kv_access_completed(void *ctx, struct MHD_Connection *connection, void **re
     kv_req_free(*request);
     *request = NULL;
     kv_reaper_request_done(listener->httpd->reaper, connection);
+    kv_forget();
 }
 
 void kv_access_connection(void *ctx, struct MHD_Connection *connection, void **socket_context,

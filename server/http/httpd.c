@@ -7,6 +7,7 @@
 #include "dataplane/base/check.h"
 #include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/secret.h"
 #include "server/http/count.h"
 #include "server/http/line.h"
 #include "server/http/listen.h"
@@ -93,6 +94,7 @@ static void work(struct kv_httpd *httpd, struct kv_call *call, struct kv_req *re
     pthread_mutex_lock(&httpd->work_mutex);
     LIST_REMOVE(&item, link);
     pthread_mutex_unlock(&httpd->work_mutex);
+    kv_forget(); /* a thread sleeps with what it copied last in its registers */
 }
 
 /* One request, until it is answered or waits elsewhere. */

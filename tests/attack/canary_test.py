@@ -13,14 +13,16 @@ import subprocess
 import drill_memory
 import memory_test  # of this folder; it puts tests/http on the path, which has one of that name, too
 import rig
+import traffic
+from engine import Engine
 
 PIECE = memory_test.PIECE
-SAID = {"external": "canary external id of somebody", "reason": "canary reason of an erasure", "other": "canary of another kind"}
-PROMPT = "canary prompt, tell nobody of this"
+SAID = {what: f"canary {what} {os.urandom(20).hex()}" for what in ("external", "reason", "other")}
+PROMPT = f"canary prompt {os.urandom(20).hex()}"
 
 
 def spellings(secret):
-    """The first 16 bytes of each way to write it: as it is, in hexadecimal of both kinds, in base64 at its three offsets."""
+    """Each way to write it: as it is, in hexadecimal of both kinds, in base64 at its three offsets."""
     yield secret
     yield secret.hex().encode()
     yield secret.hex().upper().encode()
@@ -29,12 +31,28 @@ def spellings(secret):
         yield base64.urlsafe_b64encode(secret[skip:])
 
 
-class Canaries(memory_test.Base):
-    """As it is: the allocator keeps what was freed."""
+class Wiped:
+    """Freed memory is wiped: by the server, or by the sanitizer whose allocator it has."""
 
     faults = "crypto/secretmem=fail"
+    freed = set()
+    sanitizer = "max_free_fill_size=1000000000:free_fill_byte=85"
+
+    @classmethod
+    def more_environment(cls):
+        return {"ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), cls.sanitizer)))}
+
+
+class Unwiped:
+    """Control: when it is not, what is looked for is found there."""
+
+    faults = Wiped.faults + ",server/no-wipe=fail"
     freed = {"token", "said"}
-    server_options = ("--log.level=debug", "--rate.default=0")
+    sanitizer = ""
+
+
+class Canaries(Wiped, memory_test.Base):
+    server_options = ("--log.level=debug", "--rate.default=0", "--http.header_timeout=2s")
 
     # --- what is looked for
 
@@ -42,9 +60,10 @@ class Canaries(memory_test.Base):
         found = memory_test.Needles()
 
         def add(kind, secret):
+            """Pieces everywhere: of memory that was freed the allocator writes over the first bytes."""
             for spelling in spellings(secret):
-                if len(spelling) >= PIECE:
-                    found[spelling[:PIECE]] = kind
+                for at in range(0, len(spelling) - PIECE + 1, PIECE // 2):
+                    found[spelling[at:at + PIECE]] = kind
 
         for token in self.tokens:
             add("token", token.split("_")[3].encode())  # what is behind the key's public id
@@ -91,9 +110,16 @@ class Canaries(memory_test.Base):
         return pathlib.Path(self.place, "core").read_bytes()
 
     def places(self):
-        metrics = [self.server.call("GET", "/metrics", self.server.operator, admin=True).body]
-        return {"log": "".join(self.server.log).encode(), "metrics": b"".join(metrics), "answers": self.answers(), "dump": self.dump(),
-                "files": self.database_files(), "core": self.core()}
+        core = self.core()  # first: the engine that has what is planted ends by itself
+        metrics = self.server.call("GET", "/metrics", self.server.operator, admin=True).body
+        return {"log": "".join(self.server.log).encode(), "metrics": metrics, "answers": self.answers(), "dump": self.dump(),
+                "files": self.database_files(), "core": core}
+
+    def registers(self, needles):
+        """The kinds that are in a register of a thread; a core file has those, too."""
+        hits, summary = memory_test.scan(self.pid(), needles)
+        self.assertGreater(summary["threads"], 4)
+        return {kind for kind, where in hits.items() if any(place.startswith("registers") for place in where)}
 
     def look(self, data, needles):
         """The kinds that are in the bytes, and how often."""
@@ -108,7 +134,7 @@ class Canaries(memory_test.Base):
     def use(self):
         """Everything that has secrets in it, with what is to be found of it in `tokens` and `mark`."""
         self.tokens = [self.server.operator, self.admin, self.token]
-        page = (PROMPT.encode() + b"\0" * 30)[:PIECE * 4]
+        page = PROMPT.encode().ljust(PIECE * 4)
         kept, self.mark = self.used_session(external_id=SAID["external"])
         self.engine.put(1, (page * (2 * self.engine.run // len(page) + 1))[:2 * self.engine.run])
         answer = self.engine.offload(kept, ["text"], [1], wait="durable")
@@ -118,6 +144,8 @@ class Canaries(memory_test.Base):
                                   {"Prefer": "wait=60"})
         self.assertEqual(answer.json()["state"], "certified", answer)
         self.clear_pool()
+        kept = traffic.use(self.server, self.tokens, list(SAID.values()))
+        self.addCleanup(lambda: [connection.close() for connection in kept])
 
     def test_none_is_anywhere_and_all_that_are_planted_are_found(self):
         self.use()
@@ -125,9 +153,11 @@ class Canaries(memory_test.Base):
         self.assertEqual(set(needles.values()), {"token", "said", "prompt", "block", "key"})
         places = self.places()
         found = {name: self.look(data, needles) for name, data in places.items()}
+        registers = self.registers(needles)
         sizes = ", ".join(f"{name} {len(data)}" for name, data in places.items())
-        print(f"{len(needles)} needles in {sizes} bytes: {found}", flush=True)
-        self.assertLessEqual(set(found.pop("core")), self.freed)
+        print(f"{len(needles)} needles in {sizes} bytes: {found}; registers: {registers}", flush=True)
+        self.assertEqual(set(found.pop("core")), self.freed)
+        self.assertLessEqual(registers, self.freed)
         self.assertEqual(found, {name: {} for name in found})
         # The keys of sessions that live are there, where no core file takes them from: the search sees what is in memory.
         self.assertIn("key", self.look(pathlib.Path(self.place, "keys").read_bytes(), needles))
@@ -136,7 +166,7 @@ class Canaries(memory_test.Base):
     def plant(self, planted):
         """One of each kind in each place, for real wherever the server or its database can be made to say it; else in a copy of
         what was said."""
-        needles, answers = memory_test.Needles(), b""
+        needles, answers, planted_there = memory_test.Needles(), b"", []
         for number, (kind, needle) in enumerate(planted.items()):
             word = needle.hex()  # as text
             needles.update({needle: kind, word[:PIECE].encode(): kind})
@@ -144,7 +174,10 @@ class Canaries(memory_test.Base):
             rig.wait_for("the line", lambda word=word: any(word in line for line in list(self.server.log)))
             answers += self.server.call("GET", "/v1/nothing/" + word, self.server.operator, check=False).body
             self.server.database(f"create table if not exists planted (a bytea); insert into planted values ('\\x{word}')")
-            self.engine.memory.write(number * PIECE, needle)  # which the server maps, and has touched
+            planted_there.append((number * PIECE, needle))
+        engine = Engine(self.server, self.token, slots=1, run=65536).open_pool()
+        for at, needle in planted_there:
+            engine.memory.write(at, needle)  # which the server maps
         places = self.places()
         places["answers"] = answers
         places["metrics"] += "".join(f'kvrun_x{{a="{needle.hex()}"}} 1\n' for needle in planted.values()).encode()
@@ -152,24 +185,10 @@ class Canaries(memory_test.Base):
         self.assertEqual(found, {name: set(planted) for name in places})
         self.server.database("drop table planted")
         self.assertEqual(set(self.look(self.database_files(), needles)), set(planted), "the log has what was dropped")
-        self.clear_pool()
 
 
-class Freed(Canaries):
-    """The sanitizer writes over whatever is freed, so what is found is what somebody holds."""
-
-    freed = set()
-    sanitizer = "max_free_fill_size=1000000000:free_fill_byte=85"
-
-    @classmethod
-    def setUpClass(cls):
-        if b"__asan_init" not in pathlib.Path(rig.options.kvrun).read_bytes():
-            raise rig.unittest.SkipTest("freed memory is written over by AddressSanitizer, which this build has not")
-        super().setUpClass()
-
-    @classmethod
-    def more_environment(cls):
-        return {"ASAN_OPTIONS": ":".join(filter(None, (os.environ.get("ASAN_OPTIONS"), cls.sanitizer)))}
+class Control(Unwiped, Canaries):
+    pass
 
 
 if __name__ == "__main__":

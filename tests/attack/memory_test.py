@@ -14,6 +14,7 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "http"))
 
 import rig
 from engine import Engine, answered
+from midstate import midstates
 
 ALPHABET = "0123456789abcdefghjkmnpqrstvwxyz"
 PIECE = 16
@@ -29,7 +30,8 @@ def id_of(text):
 
 
 def forms(name, secret):
-    """A key as it lies about: itself, as the words of SHA-512, and as HMAC's inner and outer key of both kinds."""
+    """A key as it lies about: itself, as the words of SHA-512, as HMAC's inner and outer key of both kinds, and as the states that
+    HMAC keeps of these."""
     found = {}
     for at in range(0, len(secret) - PIECE + 1, PIECE):
         piece = secret[at:at + PIECE]
@@ -37,6 +39,9 @@ def forms(name, secret):
             masked = bytes(byte ^ mask for byte in piece)
             found[masked] = f"{name}{label}"
             found[masked[7::-1] + masked[:7:-1]] = f"{name}{label}.words"
+    for label, state in midstates(secret):
+        for at in range(0, len(state), PIECE):
+            found[state[at:at + PIECE]] = f"{name}.{label}"
     return found
 
 
@@ -222,6 +227,13 @@ class Debugger(Base):
         hits, _ = scan(self.pid(), needles)
         self.assertEqual({n: len(w) for n, w in hits.items() if n.startswith("dead/")}, {"dead/block": 2})
         self.clear_pool()
+        # And what HMAC would keep of it, of SHA-512 for the keys of blocks and of SHA-256 for their ids.
+        for what, kind in (("block", "sha512"), ("ids", "sha256")):
+            states = dict(midstates(bytes.fromhex(key if what == "block" else dead_keys["ids"].pop())))
+            self.engine.memory.write(5 * self.engine.run, states[f"ipad.{kind}"] + states[f"opad.{kind}"])
+            hits, _ = scan(self.pid(), needles)
+            self.assertEqual({n for n in hits if n.startswith("dead/")}, {f"dead/{what}.{pad}.{kind}" for pad in ("ipad", "opad")})
+            self.clear_pool()
 
 
 def descendants(pid):
