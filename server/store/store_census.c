@@ -123,19 +123,19 @@ KV_RC kv_store_census_owners(struct kv_pg *pg, const struct kv_id *sessions, siz
                              struct kv_store_census_owner *ret_owners, size_t *ret_count)
 {
     static const struct kv_pg_query query = {
-        "census_owners", "SELECT s.id, s.tenant_id, s.state = 'active' AND s.slot >= t.first_slot FROM session s"
-                         " JOIN tenant t ON t.id = s.tenant_id WHERE s.id = ANY ($1) LIMIT $2"};
+        "census_owners", "SELECT s.id, s.tenant_id, (s.state = 'active' OR coalesce(e.state = 'blocked_hold', false))"
+                         " AND s.slot >= t.first_slot FROM session s JOIN tenant t ON t.id = s.tenant_id"
+                         " LEFT JOIN erasure e ON e.id = s.erasure_id WHERE s.id = ANY ($1) LIMIT $2"};
     struct kv_pg_args args = {0};
     struct kv_pg_array ids;
     kv_pg_array_init(&ids, KV_PG_ARRAY_BYTEA, count, 64 + count * 24);
     for (size_t i = 0; i < count; i++) {
         kv_pg_array_raw(&ids, sessions[i].b, sizeof sessions[i].b, false);
     }
-    kv_pg_array_done(&ids);
     kv_pg_arg_array(&args, &ids, KV_PG_ARRAY_BYTEA);
     kv_pg_arg_i64(&args, (int64_t)count);
     struct kv_pg_many many = {.query = &query, .args = &args, .max = count, .size = sizeof ret_owners[0]};
     enum kv_err rc = kv_pg_fetch_many(pg, &many, fill_owner, ret_owners, ret_count, info);
-    kv_buf_done(&ids.buf);
+    kv_pg_array_done(&ids);
     return rc;
 }

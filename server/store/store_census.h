@@ -34,7 +34,8 @@ struct kv_store_census_tenant {
 KV_RC kv_store_census_tenants(struct kv_pg *pg, size_t max, struct kv_errinfo *info,
                               struct kv_store_census_tenant *ret_tenants, size_t *ret_count);
 
-/* Whose each session is. Answers may be fewer than asked for: an id that is unknown is left out. */
+/* Whose each session is. Answers may be fewer than asked for: an id that is unknown is left out. One that a hold keeps
+ * counts as active: its blocks are not on their way out. */
 struct kv_store_census_owner {
     struct kv_id session, tenant;
     bool active;
