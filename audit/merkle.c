@@ -16,7 +16,7 @@ KV_RC kv_merkle_leaf(struct kv_bytes leaf, struct kv_hash *ret_hash)
 {
     const struct kv_bytes parts[] = {KV_BYTES(leaf_prefix, sizeof(leaf_prefix)), leaf};
     struct kv_hash hash;
-    KV_TRY(kv_sha256_parts(parts, 2, hash.b));
+    KV_TRY(kv_sha256_public(parts, 2, hash.b));
     *ret_hash = hash;
     return KV_OK;
 }
@@ -26,7 +26,7 @@ KV_RC kv_merkle_node(const struct kv_hash *left, const struct kv_hash *right, st
     const struct kv_bytes parts[] = {KV_BYTES(node_prefix, sizeof(node_prefix)), KV_BYTES(left->b, sizeof(left->b)),
                                      KV_BYTES(right->b, sizeof(right->b))};
     struct kv_hash hash;
-    KV_TRY(kv_sha256_parts(parts, 3, hash.b));
+    KV_TRY(kv_sha256_public(parts, 3, hash.b));
     *ret_hash = hash;
     return KV_OK;
 }

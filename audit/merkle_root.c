@@ -6,7 +6,6 @@
 #include "audit/merkle.h"
 
 #include "dataplane/base/mem.h"
-#include "dataplane/crypto/hash.h"
 
 #include <pthread.h>
 #include <string.h>
@@ -25,26 +24,12 @@ struct list {
     enum kv_err rc;
 };
 
-static KV_RC leaf(struct kv_hasher *hasher, const uint8_t *item, size_t len, struct kv_hash *ret_hash)
-{
-    static const uint8_t prefix = 0x00;
-    const struct kv_bytes parts[] = {KV_BYTES(&prefix, 1), KV_BYTES(item, len)};
-    return kv_hasher_run(hasher, parts, 2, ret_hash->b);
-}
-
-static KV_RC node(struct kv_hasher *hasher, const struct kv_hash *left_right, struct kv_hash *ret_hash)
-{
-    static const uint8_t prefix = 0x01;
-    const struct kv_bytes parts[] = {KV_BYTES(&prefix, 1), KV_BYTES(left_right, 2 * sizeof *left_right)};
-    return kv_hasher_run(hasher, parts, 2, ret_hash->b);
-}
-
 /* Neighbours together until one is left; one without a neighbour goes up as it is. */
-static KV_RC fold(struct kv_hasher *hasher, struct kv_hash *hashes, size_t count)
+static KV_RC fold(struct kv_hash *hashes, size_t count)
 {
     while (count > 1) {
         for (size_t i = 0; i < count / 2; i++) {
-            KV_TRY(node(hasher, &hashes[2 * i], &hashes[i]));
+            KV_TRY(kv_merkle_node(&hashes[2 * i], &hashes[2 * i + 1], &hashes[i]));
         }
         if (count % 2 != 0) {
             hashes[count / 2] = hashes[count - 1];
@@ -55,18 +40,18 @@ static KV_RC fold(struct kv_hasher *hasher, struct kv_hash *hashes, size_t count
 }
 
 /* Subtrees that are whole, the largest first; two of one size become one. Nothing is allocated. */
-static KV_RC piece_root(struct kv_hasher *hasher, const struct list *list, size_t first, struct kv_hash *ret_root)
+static KV_RC piece_root(const struct list *list, size_t first, struct kv_hash *ret_root)
 {
     size_t left = list->count - first, count = left < PIECE ? left : PIECE, depth = 0;
     struct kv_hash edge[KV_MERKLE_DEPTH_MAX];
     for (size_t i = 0; i < count; i++) {
-        KV_TRY(leaf(hasher, list->items + (first + i) * list->item_len, list->item_len, &edge[depth++]));
+        KV_TRY(kv_merkle_leaf(KV_BYTES(list->items + (first + i) * list->item_len, list->item_len), &edge[depth++]));
         for (size_t pairs = i; pairs % 2 != 0; pairs /= 2, depth--) {
-            KV_TRY(node(hasher, &edge[depth - 2], &edge[depth - 2]));
+            KV_TRY(kv_merkle_node(&edge[depth - 2], &edge[depth - 1], &edge[depth - 2]));
         }
     }
     for (; depth > 1; depth--) {
-        KV_TRY(node(hasher, &edge[depth - 2], &edge[depth - 2]));
+        KV_TRY(kv_merkle_node(&edge[depth - 2], &edge[depth - 1], &edge[depth - 2]));
     }
     *ret_root = edge[0];
     return KV_OK;
@@ -85,12 +70,10 @@ static size_t take(struct list *list, enum kv_err rc)
 static void *work(void *arg)
 {
     struct list *list = arg;
-    struct kv_hasher *hasher = NULL;
-    enum kv_err rc = kv_hasher_new(&hasher);
+    enum kv_err rc = KV_OK;
     for (size_t piece = take(list, rc); piece < list->piece_count; piece = take(list, rc)) {
-        rc = piece_root(hasher, list, piece * PIECE, &list->roots[piece]);
+        rc = piece_root(list, piece * PIECE, &list->roots[piece]);
     }
-    kv_hasher_free(hasher);
     return NULL;
 }
 
@@ -111,7 +94,7 @@ static void share(struct list *list)
     }
 }
 
-static KV_RC long_root(struct kv_hasher *hasher, struct list *list, struct kv_hash *ret_root)
+static KV_RC long_root(struct list *list, struct kv_hash *ret_root)
 {
     list->piece_count = list->count / PIECE + (list->count % PIECE != 0);
     list->roots = kv_alloc_array(list->piece_count, sizeof *list->roots);
@@ -121,7 +104,7 @@ static KV_RC long_root(struct kv_hasher *hasher, struct list *list, struct kv_ha
     pthread_mutex_init(&list->mutex, NULL);
     share(list);
     pthread_mutex_destroy(&list->mutex);
-    enum kv_err rc = list->rc == KV_OK ? fold(hasher, list->roots, list->piece_count) : list->rc;
+    enum kv_err rc = list->rc == KV_OK ? fold(list->roots, list->piece_count) : list->rc;
     *ret_root = list->roots[0];
     kv_free(list->roots);
     return rc;
@@ -130,15 +113,11 @@ static KV_RC long_root(struct kv_hasher *hasher, struct list *list, struct kv_ha
 KV_RC kv_merkle_root_of(const uint8_t *items, size_t item_len, size_t count, struct kv_hash *ret_root)
 {
     struct list list = {.items = items, .item_len = item_len, .count = count};
-    struct kv_hasher *hasher = NULL;
     struct kv_hash root;
     if (count == 0) {
         return kv_merkle_empty(ret_root);
     }
-    KV_TRY(kv_hasher_new(&hasher));
-    enum kv_err rc = count <= PIECE ? piece_root(hasher, &list, 0, &root) : long_root(hasher, &list, &root);
-    kv_hasher_free(hasher);
-    KV_TRY(rc);
+    KV_TRY(count <= PIECE ? piece_root(&list, 0, &root) : long_root(&list, &root));
     *ret_root = root;
     return KV_OK;
 }

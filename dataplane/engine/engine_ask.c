@@ -75,6 +75,7 @@ KV_RC kv_engine_scopes_usage(struct kv_engine *engine, const struct kv_id *scope
 
 #define FEW 4096u
 #define BUCKETS 65536u
+#define BUCKET_FEW 16u
 
 static int compare_ids(const void *a, const void *b)
 {
@@ -103,6 +104,19 @@ static void spread(const struct kv_block_id *ids, size_t count, struct kv_block_
     }
 }
 
+/* One by one into those that are in order already. */
+static void sort_few(struct kv_block_id *ids, size_t count)
+{
+    for (size_t i = 1; i < count; i++) {
+        struct kv_block_id id = ids[i];
+        size_t at = i;
+        for (; at > 0 && compare_ids(&id, &ids[at - 1]) < 0; at--) {
+            ids[at] = ids[at - 1];
+        }
+        ids[at] = id;
+    }
+}
+
 /* Ids are outputs of a keyed hash, so buckets by their first bytes are small. Where that should not be so it only takes
  * longer. */
 static KV_RC sort_many(struct kv_block_id *ids, size_t count)
@@ -114,8 +128,11 @@ static KV_RC sort_many(struct kv_block_id *ids, size_t count)
     }
     spread(ids, count, sorted, ends);
     for (size_t bucket = 0, begin = 0; bucket < BUCKETS; begin = ends[bucket++]) {
-        if (ends[bucket] - begin > 1) {
-            qsort(sorted + begin, ends[bucket] - begin, sizeof *sorted, compare_ids);
+        size_t here = ends[bucket] - begin;
+        if (here > BUCKET_FEW) {
+            qsort(sorted + begin, here, sizeof *sorted, compare_ids);
+        } else {
+            sort_few(sorted + begin, here);
         }
     }
     memcpy(ids, sorted, count * sizeof *ids);
