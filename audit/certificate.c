@@ -270,7 +270,7 @@ KV_RC kv_cert_kid(const uint8_t public_key[32], char ret_kid[44])
     return KV_OK;
 }
 
-KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws)
+KV_RC kv_cert_jws_of(const char *typ, struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws)
 {
     uint8_t public_key[32], signature[64];
     char kid[44];
@@ -283,7 +283,7 @@ KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct
     struct kv_emit emit = kv_emit_begin(&header);
     kv_emit_text(&emit, "alg", "EdDSA");
     kv_emit_text(&emit, "kid", kid);
-    kv_emit_text(&emit, "typ", KV_CERT_TYP);
+    kv_emit_text(&emit, "typ", typ);
     KV_TRY(kv_emit_end(&emit));
     kv_text_put_base64url(&jws, header.data, header.len);
     kv_buf_text(&jws, ".");
@@ -295,6 +295,11 @@ KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct
     KV_TRY(kv_buf_check(&jws));
     kv_buf_append(ret_jws, jws.data, jws.len);
     return kv_buf_check(ret_jws);
+}
+
+KV_RC kv_cert_jws(struct kv_bytes payload, const struct kv_sign_key *key, struct kv_buf *ret_jws)
+{
+    return kv_cert_jws_of(KV_CERT_TYP, payload, key, ret_jws);
 }
 
 KV_RC kv_cert_jwks(const uint8_t public_key[32], struct kv_buf *ret_json)

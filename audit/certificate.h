@@ -124,6 +124,9 @@ const char *kv_cert_check_name(enum kv_cert_check check); /* "form", "header", â
 
 struct kv_cert_report {
     bool ok;
+    bool upgrade;           /* by its header it is the statement that follows a certificate (upgrade.h) */
+    uint64_t index;         /* of the leaf; a JWS alone has none */
+    uint8_t jws_sha256[32]; /* once it has the form */
     struct {
         bool ok;
         char detail[160];
@@ -131,9 +134,9 @@ struct kv_cert_report {
     struct kv_buf payload; /* owned: kv_buf_done */
 };
 
-/* Verifies bytes as they are; never re-serialises. KV_E_TAMPERED when a check failed (the report says which); other
- * codes: not verifiable at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED.
- */
+/* Verifies a certificate, or the statement that follows one, whichever the header says. The bytes are taken as they
+ * are; nothing is re-serialised. KV_E_TAMPERED when a check failed (the report says which); other codes: not verifiable
+ * at all. The report is filled, and its payload owned by the caller, for KV_OK and KV_E_TAMPERED. */
 KV_RC kv_cert_verify(struct kv_bytes bundle, const struct kv_cert_keys *keys, struct kv_cert_report *ret_report);
 /* The same for a compact JWS alone: the first five checks. That it is in a log nothing here shows, and the report says
  * so. */

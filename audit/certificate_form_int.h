@@ -8,6 +8,7 @@
 #include "dataplane/base/err.h"
 
 struct json_t;
+struct kv_cert_claims;
 
 enum kv_form {
     KV_FORM_TEXT,    /* any printable text */
@@ -37,5 +38,7 @@ KV_RC kv_form_object(const struct json_t *object, const char *where, const struc
 /* Each element is such an object. */
 KV_RC kv_form_array(const struct json_t *array, const char *where, const struct kv_member *members,
                     struct kv_errinfo *info);
+/* The member `limits`: known codes with their texts, none twice. */
+KV_RC kv_cert_limits_read(const struct json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims);
 
 #endif

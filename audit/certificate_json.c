@@ -201,7 +201,7 @@ static KV_RC read_audit(const json_t *root, struct kv_errinfo *info, struct kv_c
     return KV_OK;
 }
 
-static KV_RC read_limits(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
+KV_RC kv_cert_limits_read(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
 {
     const json_t *limits = json_object_get(root, "limits");
     KV_TRY(kv_form_array(limits, "/limits", limit_members, info));
@@ -277,7 +277,7 @@ static bool has_limit(const json_t *root, const char *code)
 }
 
 /* How each one stopped; that one did not say so itself is a limit, and no certificate may hide it. */
-static KV_RC check_instances(const json_t *root, struct kv_errinfo *info)
+static KV_RC read_instances(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
 {
     const json_t *instances = json_object_get(root, "instances");
     KV_TRY(kv_form_array(instances, "/instances", instance_members, info));
@@ -285,13 +285,17 @@ static KV_RC check_instances(const json_t *root, struct kv_errinfo *info)
         return kv_fail(info, KV_E_TAMPERED, "/instances is empty");
     }
     for (size_t i = 0; i < json_array_size(instances); i++) {
-        const json_t *how = json_object_get(json_array_get(instances, i), "how");
+        const json_t *one = json_array_get(instances, i), *how = json_object_get(one, "how");
         bool expired = kv_form_is_text(how, "expired");
         if (!expired && !kv_form_is_text(how, "self") && !kv_form_is_text(how, "acked")) {
             return kv_fail(info, KV_E_TAMPERED, "/instances/%zu/how is not self, acked or expired", i);
         }
         if (expired && !has_limit(root, "L5")) {
             return kv_fail(info, KV_E_TAMPERED, "/instances/%zu expired, and the limit L5 is not among /limits", i);
+        }
+        if (expired) {
+            KV_TRY(kv_id_parse("ins", json_string_value(json_object_get(one, "id")),
+                               &claims->expired[claims->expired_count++]));
         }
     }
     return KV_OK;
@@ -319,7 +323,7 @@ static KV_RC check_shared(const json_t *root, struct kv_errinfo *info)
                : kv_fail(info, KV_E_TAMPERED, "/shared has what was retained, and the limit L6 is not among /limits");
 }
 
-static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
+static KV_RC read_parts(const json_t *root, struct kv_errinfo *info, struct kv_cert_claims *claims)
 {
     for (size_t i = 0; i < sizeof(plain_objects) / sizeof(plain_objects[0]); i++) {
         const json_t *object = json_object_get(root, plain_objects[i].object);
@@ -329,7 +333,7 @@ static KV_RC check_parts(const json_t *root, struct kv_errinfo *info)
         KV_TRY(kv_form_object(object, plain_objects[i].where, plain_objects[i].members, info));
     }
     KV_TRY(kv_form_array(json_object_get(json_object_get(root, "scope"), "tiers"), "/scope/tiers", tier_members, info));
-    KV_TRY(check_instances(root, info));
+    KV_TRY(read_instances(root, info, claims));
     KV_TRY(check_shared(root, info));
     const json_t *destroyed = json_object_get(root, "destroyed");
     if (json_equal(json_object_get(destroyed, "root_id"), json_object_get(destroyed, "new_root_id"))) {
@@ -386,8 +390,8 @@ static KV_RC read_claims(const json_t *root, struct kv_errinfo *info, struct kv_
     KV_TRY(read_audit(root, info, claims));
     KV_TRY(kv_form_object(root, "", payload_members, info));
     KV_TRY(check_version(root, info));
-    KV_TRY(check_parts(root, info));
-    KV_TRY(read_limits(root, info, claims));
+    KV_TRY(read_parts(root, info, claims));
+    KV_TRY(kv_cert_limits_read(root, info, claims));
     KV_TRY(read_sanitization(root, info, claims));
     KV_TRY(check_verification(root, info));
     KV_TRY(read_subject(root, info, claims));

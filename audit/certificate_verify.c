@@ -6,6 +6,7 @@
 #include "audit/jcs.h"
 #include "audit/text_int.h"
 #include "dataplane/base/mem.h"
+#include "dataplane/crypto/hash.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ struct bundle {
     struct kv_bytes signing_input; /* header and payload with the dot */
     uint8_t header[512];
     size_t header_len;
+    bool upgrade;           /* by its type */
     uint8_t *payload_bytes; /* owned */
     struct kv_bytes payload;
     uint8_t signature[64];
@@ -88,6 +90,8 @@ static KV_RC split_jws(struct bundle *bundle, struct kv_errinfo *info)
                             (size_t)KV_MAX_CERTIFICATE_BYTES, &len) != KV_OK) {
         return kv_fail(info, KV_E_TAMPERED, "the JWS payload is not canonical base64url");
     }
+    static const char upgrade[] = "\"" KV_UPGRADE_TYP "\"";
+    bundle->upgrade = memmem(bundle->header, bundle->header_len, upgrade, sizeof(upgrade) - 1) != NULL;
     bundle->payload = KV_BYTES(bundle->payload_bytes, len);
     if (kv_base64url_decode((const char *)second + 1, signature_len, bundle->signature, sizeof(bundle->signature),
                             &len) != KV_OK ||
@@ -144,8 +148,8 @@ static KV_RC parse_bundle(struct kv_bytes text, struct bundle *bundle, struct kv
 static bool header_is(const struct bundle *bundle, const char *alg, const char *kid)
 {
     char expected[256];
-    int len =
-        snprintf(expected, sizeof(expected), "{\"alg\":\"%s\",\"kid\":\"%s\",\"typ\":\"" KV_CERT_TYP "\"}", alg, kid);
+    int len = snprintf(expected, sizeof(expected), "{\"alg\":\"%s\",\"kid\":\"%s\",\"typ\":\"%s\"}", alg, kid,
+                       bundle->upgrade ? KV_UPGRADE_TYP : KV_CERT_TYP);
     return (size_t)len == bundle->header_len && memcmp(expected, bundle->header, bundle->header_len) == 0;
 }
 
@@ -221,6 +225,15 @@ static KV_RC check_inclusion(const struct bundle *bundle, struct kv_cert_report 
     return KV_OK;
 }
 
+static void check_follows(const struct bundle *bundle, const struct kv_cert_claims *claims,
+                          struct kv_cert_report *report)
+{
+    bool ok = claims->certificate_index < bundle->index;
+    set_check(report, KV_CHECK_COVERS, ok,
+              ok ? "certificate %llu" : "the statement is older than its certificate, %llu",
+              (unsigned long long)claims->certificate_index);
+}
+
 static void check_covers(const struct bundle *bundle, const struct kv_cert_claims *claims,
                          struct kv_cert_report *report)
 {
@@ -229,6 +242,8 @@ static void check_covers(const struct bundle *bundle, const struct kv_cert_claim
         set_check(report, KV_CHECK_COVERS, false, "the payload does not say which leaves it means");
     } else if (strcmp(claims->origin, bundle->checkpoint.origin) != 0) {
         set_check(report, KV_CHECK_COVERS, false, "the payload means another log than the checkpoint's");
+    } else if (bundle->upgrade) {
+        check_follows(bundle, claims, report);
     } else if (claims->request_index >= size || claims->destroy_index >= size) {
         set_check(report, KV_CHECK_COVERS, false, "request or destruction is not below size %llu",
                   (unsigned long long)size);
@@ -248,7 +263,11 @@ static KV_RC check_jws(const struct bundle *bundle, const struct kv_cert_keys *k
     KV_TRY(check_header(bundle, keys, report));
     check_signature(bundle, keys, report);
     check_canonical(bundle, report);
-    bool ok = kv_cert_claims_parse(bundle->payload, &info, claims) == KV_OK;
+    report->upgrade = bundle->upgrade;
+    report->index = bundle->index;
+    KV_TRY(kv_sha256(bundle->jws, report->jws_sha256));
+    bool ok = (bundle->upgrade ? kv_upgrade_claims_parse(bundle->payload, &info, claims)
+                               : kv_cert_claims_parse(bundle->payload, &info, claims)) == KV_OK;
     set_check(report, KV_CHECK_CLAIMS, ok, "%.150s", ok ? "complete, and they go together" : info.text);
     kv_buf_append(&report->payload, bundle->payload.data, bundle->payload.len);
     return kv_buf_check(&report->payload);

@@ -1,6 +1,7 @@
 #!/bin/sh
 # Verifies an erasure certificate with openssl, jq and coreutils alone: the same steps as kv-verify, by other people's programs.
 #   verify-with-openssl.sh FILE KEYS_DIR           KEYS_DIR holds jwks.json and log.vkey, got from somewhere you trust
+#   verify-with-openssl.sh FILE KEYS_DIR CERTIFICATE   FILE is the statement that follows this certificate; both are checked
 #   verify-with-openssl.sh --inclusion JSON...     only the inclusion proof, over test vectors
 # Exit status: 0 valid, 1 not valid, 2 wrong use, unreadable, or a program is missing.
 # Strict: one spelling of every number and every base64 text, nothing unknown, nothing after the end.
@@ -104,9 +105,10 @@ if [ "${1-}" = --inclusion ]; then
     exit "$bad"
 fi
 
-[ $# -eq 2 ] || stop "usage: verify-with-openssl.sh FILE KEYS_DIR"
+[ $# -eq 2 ] || [ $# -eq 3 ] || stop "usage: verify-with-openssl.sh FILE KEYS_DIR [CERTIFICATE]"
 file=$1
 keys=$2
+certificate=${3-}
 [ -r "$file" ] || stop "cannot read $file"
 [ -r "$keys/jwks.json" ] && [ -r "$keys/log.vkey" ] || stop "no jwks.json and log.vkey in $keys"
 
@@ -159,7 +161,9 @@ ok form c2sp.org/tlog-proof@v1
 # header: exactly one of two texts, and a key that is pinned.
 kid=$(jq -r '.kid | strings' "$t/decoded1" 2>/dev/null)
 { [ -n "$kid" ] && [ "$(printf '%s' "$kid" | tr -d 'A-Za-z0-9_-')" = '' ]; } || fail header "names no key"
-header_is() { printf '{"alg":"%s","kid":"%s","typ":"kvrun-erasure+jws"}' "$1" "$kid" | cmp -s - "$t/decoded1"; }
+typ=kvrun-erasure+jws
+if grep -q '"kvrun-erasure-upgrade+jws"' "$t/decoded1"; then typ=kvrun-erasure-upgrade+jws; fi
+header_is() { printf '{"alg":"%s","kid":"%s","typ":"%s"}' "$1" "$kid" "$typ" | cmp -s - "$t/decoded1"; }
 header_is EdDSA || header_is Ed25519 || fail header "alg, kid and typ are not exactly what they have to be"
 x=$(jq -r --arg kid "$kid" '[.keys[] | select(.kty == "OKP" and .crv == "Ed25519" and .kid == $kid and
     (has("revoked_at") | not))] | if length == 1 then .[0].x else empty end' "$keys/jwks.json" 2>/dev/null)
@@ -184,7 +188,16 @@ jq -e '([.. | numbers] | all(. < 9007199254740992 and (tostring | test("^(0|[1-9
     "$payload" >/dev/null 2>&1 || fail canonical "outside of the restricted profile"
 ok canonical "RFC 8785, restricted profile"
 
-# claims: an erasure that succeeded, with limits.
+# claims: an erasure that succeeded, with limits; or that its ciphertext is gone.
+if [ "$typ" = kvrun-erasure-upgrade+jws ]; then
+    jq -e '.v == 1 and .ciphertext == "gone" and (.claim | startswith("Every instance that may have held blocks ")) and
+        (.certificate.assurance | . == "E2" or . == "E3") and
+        .assurance == (if .certificate.assurance == "E3" then "E4" else "E2" end) and (.confirmed | length) > 0 and
+        (.confirmed | all(.tiers == (if has("folder") then "dram, nvme" else "dram" end))) and
+        (.closed | all(.how == "acked" or .how == "ended")) and (.limits | length) > 0 and
+        .lifted == (if (.closed | length) > 0 then ["L5"] else [] end) and ([.limits[].code] | all(. != "L5"))' \
+        "$payload" >/dev/null 2>&1 || fail claims "do not describe ciphertext that is gone"
+else
 jq -e '(if has("anchor") then .v == 2 and (.anchor.root_id | test("^rot_")) else .v == 1 end) and (.assurance | test("^E[234]$")) and .sanitization.technique == "CE" and (.sub.kind | . == "session" or . == "scope" or . == "tenant") and
     (if has("shared") then .sub.kind == "session" and (.shared.erased | type) == "array" and (.shared.retained | type) == "array" and
         (.shared.erased + .shared.retained | length > 0 and all(.scope | test("^ses_"))) and
@@ -194,6 +207,7 @@ jq -e '(if has("anchor") then .v == 2 and (.anchor.root_id | test("^rot_")) else
     (.verification | .opened_after == 0 and .control_opened == .samples and .old_root_gone and .old_row_refused and
         .slots_absent and .result == (if .samples == 0 then "no_samples" else "passed" end))' "$payload" >/dev/null 2>&1 ||
     fail claims "do not describe an erasure that succeeded"
+fi
 ok claims "they go together"
 
 # checkpoint: every line of the pinned log key verifies, and there is one.
@@ -227,12 +241,39 @@ ok checkpoint "size $size of $origin"
 inclusion "$index" "$size" || fail inclusion "leaf $index is not shown to be there"
 ok inclusion "leaf $index"
 
-# covers: request, destruction, certificate, in this order, in this log.
+# covers: request, destruction, certificate, in this order, in this log; or the certificate and its statement.
+[ "$(jq -r .audit.origin "$payload")" = "$origin" ] || fail covers "the payload means another log"
+if [ "$typ" = kvrun-erasure-upgrade+jws ]; then
+    follows=$(jq -r '.audit.certificate_index | strings' "$payload")
+    is_number "$follows" && [ "$follows" -lt "$index" ] || fail covers "the statement is older than its certificate"
+    ok covers "certificate $follows"
+    if [ -n "$certificate" ]; then
+        sh "$0" "$certificate" "$keys" >/dev/null || fail follows "the certificate is not valid"
+        sed -n 2p "$certificate" | cut -d' ' -f2 | base64 -d >"$t/of"
+        [ "$(sed -n 3p "$certificate")" = "index $follows" ] || fail follows "the certificate is at another place of the log"
+        [ "$(sha256 <"$t/of" | od -An -v -tx1 | tr -d ' \n')" = "$(jq -r .certificate.sha256 "$payload")" ] ||
+            fail follows "the certificate it is about has other bytes"
+        cut -d. -f2 <"$t/of" | tr -d '\n' >"$t/part"
+        decode64url "$t/part" "$t/certificate.json" || fail follows "the certificate is not base64url"
+        jq -e -n --slurpfile s "$payload" --slurpfile c "$t/certificate.json" '$s[0] as $s | $c[0] as $c |
+            $s.certificate.id == $c.jti and $s.certificate.assurance == $c.assurance and $s.sub.kind == $c.sub.kind and
+            $s.sub.tenant == $c.sub.tenant and $s.sub.session == $c.sub.session and $s.sub.sessions == $c.sub.sessions and
+            $s.limits == [$c.limits[] | select(.code != "L5")] and
+            ($s.lifted == [$c.limits[].code | select(. == "L5")]) and
+            ([$s.closed[].id] | sort) == ([$c.instances[] | select(.how == "expired").id] | sort)' >/dev/null 2>&1 ||
+            fail follows "it does not follow from the certificate"
+        ok follows "it follows from the certificate"
+    fi
+    jq -r '"\nCiphertext gone (\(.assurance), stated at \(.iat)):\n  \(.claim)\nLimits:",
+        (.limits[] | "  \(.code): \(.text)"), ""' "$payload"
+    printf 'valid\n'
+    exit 0
+fi
+[ -z "$certificate" ] || fail follows "this is a certificate, and follows none"
 request=$(jq -r '.audit.request_index | strings' "$payload")
 destroy=$(jq -r '.audit.destroy_index | strings' "$payload")
 is_number "$request" && is_number "$destroy" && [ "$request" -lt "$destroy" ] && [ "$destroy" -lt "$index" ] ||
     fail covers "request, destruction and certificate are not in order"
-[ "$(jq -r .audit.origin "$payload")" = "$origin" ] || fail covers "the payload means another log"
 ok covers "request $request, destruction $destroy"
 
 jq -r '"\nClaim (\(.assurance), destroyed at \(.destroyed.at)):\n  \(.claim)\nLimits:",

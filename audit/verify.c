@@ -4,6 +4,7 @@
 #include "audit/verify.h"
 
 #include "audit/certificate_int.h"
+#include "audit/upgrade.h"
 #include "dataplane/base/mem.h"
 
 #include <errno.h>
@@ -21,6 +22,13 @@ struct keys {
     uint8_t cert[KV_CERT_JWKS_KEYS_MAX][32];
     size_t cert_count;
     struct kv_cert_keys chosen; /* the log's key, and the certificate key that fits */
+};
+
+/* What was found of one file, and of the two together. */
+struct finding {
+    struct kv_cert_report report;
+    bool paired, follows;
+    char detail[160];
 };
 
 /* The whole file, at most `max` bytes; one byte more is left in, so that a check of the length still finds it too long.
@@ -120,7 +128,23 @@ static void print_keys(const struct keys *keys)
     }
 }
 
-static void print_claim(const struct kv_cert_claims *claims)
+static KV_RC read_claims(const struct kv_cert_report *report, struct kv_cert_claims *ret_claims)
+{
+    struct kv_bytes payload = kv_buf_bytes(&report->payload);
+    return report->upgrade ? kv_upgrade_claims_parse(payload, NULL, ret_claims)
+                           : kv_cert_claims_parse(payload, NULL, ret_claims);
+}
+
+static void print_statement(const struct kv_cert_claims *claims)
+{
+    (void)printf("\n%s to %s, tenant %s\n", claims->statement, claims->certificate, claims->tenant);
+    (void)printf("Ciphertext gone (%s, stated at %s):\n  %s\n", claims->assurance, claims->issued_at, kv_upgrade_claim);
+    if (claims->lifts) {
+        (void)printf("Limit lifted: " KV_UPGRADE_LIFTS "\n");
+    }
+}
+
+static void print_certificate(const struct kv_cert_claims *claims)
 {
     if (claims->session[0] != '\0') {
         (void)printf("\n%s of %s, tenant %s\n", claims->certificate, claims->session, claims->tenant);
@@ -129,6 +153,10 @@ static void print_claim(const struct kv_cert_claims *claims)
                      claims->tenant);
     }
     (void)printf("Claim (%s, destroyed at %s):\n  %s\n", claims->assurance, claims->destroyed_at, claims->words->claim);
+}
+
+static void print_limits(const struct kv_cert_claims *claims)
+{
     (void)printf("Limits:\n");
     for (size_t i = 0; i < claims->limit_count; i++) {
         (void)printf("  %s: %s\n", claims->limits[i], kv_limit_text(claims->limits[i]));
@@ -136,16 +164,21 @@ static void print_claim(const struct kv_cert_claims *claims)
     (void)printf("\n");
 }
 
-static void print_lines(const struct keys *keys, const struct kv_cert_report *report)
+static void print_lines(const struct keys *keys, const struct finding *finding)
 {
+    const struct kv_cert_report *report = &finding->report;
     struct kv_cert_claims claims;
     print_keys(keys);
     for (unsigned i = 0; i < KV_CHECK_COUNT; i++) {
         (void)printf("%-4s %-10s %s\n", report->checks[i].ok ? "ok" : "FAIL", kv_cert_check_name((enum kv_cert_check)i),
                      report->checks[i].detail);
     }
-    if (report->ok && kv_cert_claims_parse(kv_buf_bytes(&report->payload), NULL, &claims) == KV_OK) {
-        print_claim(&claims);
+    if (finding->paired) {
+        (void)printf("%-4s %-10s %s\n", finding->follows ? "ok" : "FAIL", "follows", finding->detail);
+    }
+    if (report->ok && read_claims(report, &claims) == KV_OK) {
+        (report->upgrade ? print_statement : print_certificate)(&claims);
+        print_limits(&claims);
     }
     (void)printf("%s\n", report->ok ? "valid" : "not valid");
 }
@@ -158,9 +191,14 @@ static void put_json_claim(struct kv_buf *out, const struct kv_cert_claims *clai
     } else {
         kv_buf_printf(out, ",\"sessions\":\"%" PRIu64 "\"", claims->sessions);
     }
-    kv_buf_printf(out, ",\"destroyed_at\":\"%s\"", claims->destroyed_at);
+    bool upgrade = claims->statement[0] != '\0';
+    if (upgrade) {
+        kv_buf_printf(out, ",\"statement\":\"%s\",\"ciphertext\":\"gone\"", claims->statement);
+    } else {
+        kv_buf_printf(out, ",\"destroyed_at\":\"%s\"", claims->destroyed_at);
+    }
     kv_buf_printf(out, ",\"assurance\":\"%s\",\"claim\":", claims->assurance);
-    kv_buf_json_string(out, claims->words->claim);
+    kv_buf_json_string(out, upgrade ? kv_upgrade_claim : claims->words->claim);
     kv_buf_text(out, ",\"limits\":[");
     for (size_t i = 0; i < claims->limit_count; i++) {
         kv_buf_printf(out, "%s{\"code\":\"%s\",\"text\":", i == 0 ? "" : ",", claims->limits[i]);
@@ -170,8 +208,9 @@ static void put_json_claim(struct kv_buf *out, const struct kv_cert_claims *clai
     kv_buf_text(out, "]");
 }
 
-static bool print_json(const struct kv_cert_report *report)
+static bool print_json(const struct finding *finding)
 {
+    const struct kv_cert_report *report = &finding->report;
     struct kv_cert_claims claims;
     struct kv_buf out KV_CLEANUP(kv_buf_done) = {.data = NULL};
     kv_buf_init(&out, 65536);
@@ -182,40 +221,67 @@ static bool print_json(const struct kv_cert_report *report)
         kv_buf_json_string(&out, report->checks[i].detail);
         kv_buf_text(&out, "}");
     }
+    if (finding->paired) {
+        kv_buf_printf(&out, ",{\"id\":\"follows\",\"ok\":%s,\"detail\":", finding->follows ? "true" : "false");
+        kv_buf_json_string(&out, finding->detail);
+        kv_buf_text(&out, "}");
+    }
     kv_buf_text(&out, "]");
-    if (report->ok && kv_cert_claims_parse(kv_buf_bytes(&report->payload), NULL, &claims) == KV_OK) {
+    if (report->ok && read_claims(report, &claims) == KV_OK) {
         put_json_claim(&out, &claims);
     }
     kv_buf_text(&out, "}\n");
     return kv_buf_check(&out) == KV_OK && fputs((const char *)out.data, stdout) >= 0;
 }
 
+/* False: it could not be checked at all. */
+static bool verify_file(const char *path, struct keys *keys, struct kv_cert_report *ret_report)
+{
+    struct kv_buf bundle KV_CLEANUP(kv_buf_done) = {.data = NULL};
+    kv_buf_init(&bundle, KV_CERT_BUNDLE_BYTES_MAX + 8192);
+    if (!read_file(path, KV_CERT_BUNDLE_BYTES_MAX, &bundle)) {
+        return false;
+    }
+    enum kv_err rc = verify_with_any(kv_buf_bytes(&bundle), keys, ret_report);
+    if (rc != KV_OK && rc != KV_E_TAMPERED) {
+        (void)fprintf(stderr, "%s: cannot verify: %s\n", program_invocation_short_name, kv_err_title(rc));
+        return false;
+    }
+    return true;
+}
+
+static bool verify_pair(const struct kv_verify *options, struct keys *keys, struct finding *finding)
+{
+    struct kv_cert_report certificate = {.ok = false};
+    if (!verify_file(options->certificate, keys, &certificate)) {
+        return false;
+    }
+    finding->paired = true;
+    finding->follows = kv_upgrade_follows(&finding->report, &certificate, finding->detail);
+    finding->report.ok = finding->report.ok && finding->follows;
+    kv_buf_done(&certificate.payload);
+    return true;
+}
+
 static int verify(const struct kv_verify *options, const char *folder)
 {
     struct keys keys = {.cert_count = 0};
-    struct kv_cert_report report = {.ok = false};
-    struct kv_buf bundle KV_CLEANUP(kv_buf_done) = {.data = NULL};
-    kv_buf_init(&bundle, KV_CERT_BUNDLE_BYTES_MAX + 8192);
-    if (!read_file(options->file, KV_CERT_BUNDLE_BYTES_MAX, &bundle) || !load_keys(folder, &keys)) {
+    struct finding finding = {.paired = false};
+    if (!load_keys(folder, &keys) || !verify_file(options->file, &keys, &finding.report)) {
         return KV_VERIFY_UNREADABLE;
     }
-    enum kv_err rc = verify_with_any(kv_buf_bytes(&bundle), &keys, &report);
-    if (rc != KV_OK && rc != KV_E_TAMPERED) {
-        (void)fprintf(stderr, "%s: cannot verify: %s\n", program_invocation_short_name, kv_err_title(rc));
-        return KV_VERIFY_UNREADABLE;
+    bool printed = options->certificate == NULL || verify_pair(options, &keys, &finding);
+    if (printed && options->json && !options->quiet) {
+        printed = print_json(&finding);
+    } else if (printed && !options->quiet) {
+        print_lines(&keys, &finding);
     }
-    bool printed = true;
-    if (options->json && !options->quiet) {
-        printed = print_json(&report);
-    } else if (!options->quiet) {
-        print_lines(&keys, &report);
-    }
-    kv_buf_done(&report.payload);
+    kv_buf_done(&finding.report.payload);
     /* An answer that could not be written is no answer. */
     if (!printed || fflush(stdout) != 0) {
         return KV_VERIFY_UNREADABLE;
     }
-    return report.ok ? KV_VERIFY_VALID : KV_VERIFY_NOT_VALID;
+    return finding.report.ok ? KV_VERIFY_VALID : KV_VERIFY_NOT_VALID;
 }
 
 int kv_verify_certificate(const struct kv_verify *options)

@@ -1,5 +1,5 @@
 /*
- * Checking an erasure certificate offline and saying what was found: what `kv-verify` and `kvrun certs verify` do.
+ * Checking an erasure certificate, or the statement that follows one, offline and saying what was found: what `kv-verify` and `kvrun certs verify` do.
  * Knows no server. Prints to standard output, errors to standard error. Thread: any, one at a time.
  */
 #ifndef KV_AUDIT_VERIFY_H
@@ -10,6 +10,7 @@
 struct kv_verify {
     const char *file;        /* the bundle (tlog-proof) */
     const char *keys_folder; /* holds jwks.json and log.vkey; NULL: the folder of `file` */
+    const char *certificate; /* the bundle that the statement in `file` has to follow; NULL: not looked at */
     bool json, quiet;
 };
 

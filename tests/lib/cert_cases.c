@@ -212,6 +212,60 @@ void cert_cases_of(const struct cert_cases *cases, const struct kv_cert_facts *f
     kv_buf_done(&jws);
 }
 
+struct kv_upgrade_facts cert_cases_upgrade(void)
+{
+    static struct kv_upgrade_confirmed confirmed[2];
+    confirmed[0] = (struct kv_upgrade_confirmed){
+        .instance = id_of(8), .folder = id_of(10), .blocks = 8192, .at_us = UINT64_C(1795972699000001)};
+    confirmed[1] = (struct kv_upgrade_confirmed){.instance = id_of(11), .at_us = UINT64_C(1795972699000002)};
+    return (struct kv_upgrade_facts){.jti = id_of(12),
+                                     .issued_us = UINT64_C(1795972699000003),
+                                     .issuer = "kvrun:test-cluster",
+                                     .certificate_index = 10,
+                                     .confirmed = confirmed,
+                                     .confirmed_count = 2,
+                                     .tool_version = "0.1.0"};
+}
+
+static void sign_of(const struct cert_cases *cases, const struct kv_cert_facts *facts, struct kv_buf *jws)
+{
+    struct kv_buf payload;
+    kv_buf_init(&payload, 65536);
+    MUST(kv_cert_payload(facts, &payload));
+    MUST(kv_cert_jws(kv_buf_bytes(&payload), cases->cert_key, jws));
+    kv_buf_done(&payload);
+}
+
+enum kv_err cert_cases_statement_payload(const struct cert_cases *cases, const struct kv_cert_facts *facts,
+                                         const struct kv_upgrade_facts *upgrade, struct kv_buf *ret_payload)
+{
+    struct kv_upgrade_facts all = *upgrade;
+    struct kv_buf jws;
+    kv_buf_init(&jws, 65536);
+    sign_of(cases, facts, &jws);
+    all.certificate = kv_buf_bytes(&jws);
+    enum kv_err rc = kv_upgrade_payload(&all, ret_payload);
+    kv_buf_done(&jws);
+    return rc;
+}
+
+void cert_cases_statement(const struct cert_cases *cases, const struct kv_cert_facts *facts,
+                          const struct kv_upgrade_facts *upgrade, struct kv_buf *ret_certificate,
+                          struct kv_buf *ret_statement)
+{
+    struct cert_cases_log log = cert_cases_log(cases);
+    struct kv_buf payload, jws;
+    kv_buf_init(&payload, 65536);
+    kv_buf_init(&jws, 65536);
+    cert_cases_of(cases, facts, ret_certificate);
+    MUST(cert_cases_statement_payload(cases, facts, upgrade, &payload));
+    MUST(kv_upgrade_jws(kv_buf_bytes(&payload), cases->cert_key, &jws));
+    log.before++;
+    cert_cases_bundle(&log, kv_buf_bytes(&jws), ret_statement);
+    kv_buf_done(&payload);
+    kv_buf_done(&jws);
+}
+
 void cert_cases_write_keys(const struct cert_cases *cases, const char *folder)
 {
     struct kv_buf text;

@@ -5,7 +5,7 @@
 #ifndef KV_TESTS_CERT_CASES_H
 #define KV_TESTS_CERT_CASES_H
 
-#include "audit/certificate.h"
+#include "audit/upgrade.h"
 
 #define CERT_CASES_PREFIX "kv.example.com/audit"
 #define CERT_CASES_ORIGIN CERT_CASES_PREFIX "/t_9f3a2c"
@@ -35,6 +35,14 @@ struct kv_cert_facts cert_cases_anchored(void); /* the same with an anchor: vers
 /* A good bundle. */
 void cert_cases_good(const struct cert_cases *cases, struct kv_buf *ret_text);
 void cert_cases_of(const struct cert_cases *cases, const struct kv_cert_facts *facts, struct kv_buf *ret_text);
+/* The certificate of these facts, and a statement that follows it; both bundles. */
+struct kv_upgrade_facts cert_cases_upgrade(void); /* borrowed static strings; without certificate and index */
+void cert_cases_statement(const struct cert_cases *cases, const struct kv_cert_facts *facts,
+                          const struct kv_upgrade_facts *upgrade, struct kv_buf *ret_certificate,
+                          struct kv_buf *ret_statement);
+/* The payload of that statement alone; what kv_upgrade_payload said. */
+enum kv_err cert_cases_statement_payload(const struct cert_cases *cases, const struct kv_cert_facts *facts,
+                                         const struct kv_upgrade_facts *upgrade, struct kv_buf *ret_payload);
 /* Writes jwks.json and log.vkey into `folder`. */
 void cert_cases_write_keys(const struct cert_cases *cases, const char *folder);
 
