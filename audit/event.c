@@ -4,8 +4,10 @@
  */
 #include "audit/event.h"
 
+#include "audit/certificate_int.h"
 #include "audit/emit_int.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const char *const op_names[] = {
@@ -162,6 +164,17 @@ static KV_RC id_after(struct kv_bytes entry, const char *mark, const char *prefi
     return text[0] == '\0' ? KV_OK : kv_id_parse(prefix, text, ret_id);
 }
 
+/* Of a compact JWS: what it is by its header. */
+static const char *op_of_jws(struct kv_bytes jws, size_t header_len)
+{
+    uint8_t header[512];
+    size_t len = 0;
+    if (kv_base64url_decode((const char *)jws.data, header_len, header, sizeof header, &len) != KV_OK) {
+        return "certificate";
+    }
+    return memmem(header, len, KV_UPGRADE_TYP, sizeof(KV_UPGRADE_TYP) - 1) != NULL ? "upgrade" : "certificate";
+}
+
 KV_RC kv_audit_facts(struct kv_bytes entry, struct kv_audit_facts *ret_facts)
 {
     struct kv_audit_facts facts = {.op = "certificate", .outcome = "ok"};
@@ -170,8 +183,12 @@ KV_RC kv_audit_facts(struct kv_bytes entry, struct kv_audit_facts *ret_facts)
         KV_TRY(text_after(entry, "\"outcome\":\"", facts.outcome, sizeof facts.outcome));
         KV_TRY(id_after(entry, "\"actor\":{\"id\":\"", "key", &facts.actor));
         KV_TRY(id_after(entry, "\"session\":\"", "ses", &facts.session));
-    } else if (entry.len == 0 || memchr(entry.data, '.', entry.len) == NULL) {
-        return KV_E_CORRUPT;
+    } else {
+        const uint8_t *dot = entry.len == 0 ? NULL : memchr(entry.data, '.', entry.len);
+        if (dot == NULL) {
+            return KV_E_CORRUPT;
+        }
+        (void)snprintf(facts.op, sizeof facts.op, "%s", op_of_jws(entry, (size_t)(dot - entry.data)));
     }
     *ret_facts = facts;
     return facts.op[0] == '\0' ? KV_E_CORRUPT : KV_OK;

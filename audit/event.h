@@ -72,8 +72,8 @@ struct kv_audit_event {
     const char *outcome; /* kv_err_name */
 };
 
-/* What an entry is found by, read from its line. Of a leaf that is no entry (a certificate): op
- * "certificate", outcome "ok". KV_E_CORRUPT: neither. */
+/* What an entry is found by, read from its line. Of a leaf that is no entry: op
+ * "certificate", or "upgrade" for the statement that follows one; outcome "ok". KV_E_CORRUPT: neither. */
 struct kv_audit_facts {
     char op[33], outcome[33];
     struct kv_id actor, session; /* zero: absent */

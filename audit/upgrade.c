@@ -53,7 +53,6 @@ static void put_confirmed(struct kv_emit *emit, const struct kv_upgrade_facts *f
         const struct kv_upgrade_confirmed *one = &facts->confirmed[i];
         kv_emit_object(emit, NULL);
         kv_emit_time(emit, "at", one->at_us);
-        kv_emit_decimal(emit, "blocks", one->blocks);
         if (!kv_id_is_zero(&one->folder)) {
             kv_emit_id(emit, "folder", "nvm", &one->folder);
         }

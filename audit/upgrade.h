@@ -15,7 +15,6 @@
 struct kv_upgrade_confirmed {
     struct kv_id instance;
     struct kv_id folder; /* of its nvme; zero: it has none, and confirms for dram alone */
-    uint64_t blocks;     /* that it still had, and dropped */
     uint64_t at_us;
 };
 

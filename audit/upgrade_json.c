@@ -47,7 +47,6 @@ static const struct kv_member closed_members[] = {
 
 static const struct kv_member confirmed_members[] = {
     {.name = "at", .kind = KV_FORM_TIME},
-    {.name = "blocks", .kind = KV_FORM_DECIMAL},
     {.name = "folder", .kind = KV_FORM_ID, .arg = "nvm", .optional = true},
     {.name = "id", .kind = KV_FORM_ID, .arg = "ins"},
     {.name = "tiers", .kind = KV_FORM_TEXT},

@@ -108,6 +108,8 @@ KV_RC kv_engine_lookup(struct kv_engine *engine, const struct kv_id *scope, uint
 KV_RC kv_engine_fence(struct kv_engine *engine, const struct kv_id *scope, uint64_t deadline_ns);
 /* Cleaning after an erasure: frees every replica. */
 KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, uint64_t *ret_blocks);
+/* What was dropped before is so durably: no later start finds it. KV_E_TIMEOUT: not yet, the tier is down perhaps. */
+KV_RC kv_engine_dropped(struct kv_engine *engine, uint64_t deadline_ns);
 
 /* Up to `max` headers of the scope's replicas, for the positive control of an erasure. Each header is appended to
  * `ret_headers`, its length to lens[]. KV_TIER_NONE: from anywhere; KV_TIER_DRAM: blocks with a copy there;

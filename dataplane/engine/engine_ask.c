@@ -38,6 +38,12 @@ KV_RC kv_engine_drop_scope(struct kv_engine *engine, const struct kv_id *scope, 
     return KV_OK;
 }
 
+KV_RC kv_engine_dropped(struct kv_engine *engine, uint64_t deadline_ns)
+{
+    struct control control = {.kind = CONTROL_DROPPED, .deadline_ns = deadline_ns};
+    return kv_engine_ask(engine, &control);
+}
+
 KV_RC kv_engine_sample(struct kv_engine *engine, const struct kv_id *scope, enum kv_tier_id tier, uint32_t max,
                        struct kv_buf *ret_headers, uint32_t *ret_lens, uint32_t *ret_count)
 {

@@ -42,6 +42,7 @@ enum control_kind {
     CONTROL_LOOKUP,
     CONTROL_FENCE,
     CONTROL_DROP,
+    CONTROL_DROPPED,
     CONTROL_SAMPLE,
     CONTROL_USAGE,
     CONTROL_BLOCKS,
@@ -74,6 +75,7 @@ struct control {
     struct kv_scope_usage *ret_usages; /* of ret_scopes; NULL: not asked for */
     size_t scopes_max;
     struct kv_scope_usage usage;
+    struct kv_tier_mark mark; /* of what was dropped on nvme */
     const struct kv_id *tenant;
     uint64_t tenant_bytes[KV_ENGINE_TIERS];
     uint64_t blocks;                   /* out: how many */

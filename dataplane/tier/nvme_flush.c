@@ -96,6 +96,7 @@ void kv_nvme_leaving_done(struct kv_nvme *n)
     uint32_t index;
     while ((index = kv_nvme_blocks_pop(n, &n->leaving)) != KV_NVME_NONE) {
         kv_nvme_block_release(n, index);
+        n->drops_durable++;
     }
     n->room_is_wanted = false;
 }
@@ -108,6 +109,7 @@ void kv_nvme_leaving_back(struct kv_nvme *n)
         kv_nvme_blocks_push(n, &n->drops, index);
     }
     n->first_drop_ns = kv_now_ns(n->env);
+    n->setbacks++;
 }
 
 /* ---- a group ---- */

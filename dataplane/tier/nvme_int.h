@@ -113,7 +113,9 @@ struct kv_nvme {
     uint32_t live;
     struct kv_nvme_blocks free, drops, leaving, limbo;
     uint64_t first_drop_ns;
-    bool room_is_wanted; /* a put was refused while drops wait */
+    uint64_t drops_asked, drops_durable; /* in this order, but for those that a failure put back */
+    uint64_t setbacks;                   /* how often one did */
+    bool room_is_wanted;                 /* a put was refused while drops wait */
 
     struct kv_nvme_job *jobs;
     struct kv_nvme_jobs idle_jobs, waiting /* data written */, group, ended;

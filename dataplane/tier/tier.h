@@ -41,6 +41,13 @@ struct kv_tier_stats {
     uint64_t read_bytes, written_bytes, errors;
     bool up;
     const char *reason; /* static text when not up */
+    struct kv_id place; /* by what its content is known, wherever it is mounted; zero: none */
+};
+
+/* What was dropped up to a moment, see `dropped`; zeroed by who asks first. */
+struct kv_tier_mark {
+    bool taken;
+    uint64_t drops, setbacks;
 };
 
 struct kv_tier_conf {
@@ -73,6 +80,9 @@ struct kv_tier_ops {
      * room is reused only after that. Must not be called while a GET of it runs. KV_E_BUSY: record queue is full, try
      * again after poll. */
     KV_RC (*drop)(struct kv_tier *tier, const struct kv_tier_key *key, uint64_t where);
+    /* All that was dropped before the mark was taken, which the first call does, is durably so: no start finds it. It
+     * becomes so by poll; while the tier is down it does not. */
+    bool (*dropped)(const struct kv_tier *tier, struct kv_tier_mark *mark);
     void (*stats)(const struct kv_tier *tier, struct kv_tier_stats *ret_stats);
     KV_RC (*close)(struct kv_tier *tier); /* idle only: writes a checkpoint, frees */
 };

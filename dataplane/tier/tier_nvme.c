@@ -9,6 +9,7 @@
 #include "dataplane/base/mem.h"
 #include "dataplane/tier/nvme_int.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #define CLOSE_TIMEOUT_NS (60 * KV_S_NS)
@@ -288,7 +289,20 @@ static KV_RC nvme_drop(struct kv_tier *tier, const struct kv_tier_key *key, uint
         n->first_drop_ns = kv_now_ns(n->env);
     }
     kv_nvme_blocks_push(n, &n->drops, index);
+    n->drops_asked++;
     return KV_OK;
+}
+
+/* After a setback the order of the drops is another one, and the mark is taken anew. Slots in limbo may have a record
+ * of a put that failed. */
+static bool nvme_dropped(const struct kv_tier *tier, struct kv_tier_mark *mark)
+{
+    KV_ASSERT(tier->ops == &kv_tier_nvme);
+    const struct kv_nvme *n = (const struct kv_nvme *)tier;
+    if (!mark->taken || mark->setbacks != n->setbacks) {
+        *mark = (struct kv_tier_mark){.taken = true, .drops = n->drops_asked, .setbacks = n->setbacks};
+    }
+    return n->drops_durable >= mark->drops && n->limbo.count == 0;
 }
 
 static void nvme_stats(const struct kv_tier *tier, struct kv_tier_stats *ret_stats)
@@ -305,6 +319,7 @@ static void nvme_stats(const struct kv_tier *tier, struct kv_tier_stats *ret_sta
         .up = n->up,
         .reason = n->up ? NULL : n->reason,
     };
+    memcpy(ret_stats->place.b, n->superblock.uuid, sizeof ret_stats->place.b);
 }
 
 /* A folder whose last checkpoint could not be written is whole all the same: the log stays. */
@@ -332,6 +347,7 @@ const struct kv_tier_ops kv_tier_nvme = {
     .poll = nvme_poll,
     .next_due_ns = nvme_next_due_ns,
     .drop = nvme_drop,
+    .dropped = nvme_dropped,
     .stats = nvme_stats,
     .close = nvme_close,
 };

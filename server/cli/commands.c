@@ -306,9 +306,11 @@ static const struct cli_flag holds_create[] = {
 static const struct cli_flag certs_get[] = {
     SWITCH("bundle", CLI_LOCAL, NULL, "the signed text, with its proof"),
     SWITCH("jws", CLI_LOCAL, NULL, "the signature alone, as a compact JWS"),
+    SWITCH("upgrade", CLI_LOCAL, NULL, "the statement that follows it when the ciphertext is gone, with its proof"),
     SWITCH("with-keys", CLI_LOCAL, NULL, "with -o FILE: jwks.json and log.vkey beside it"), END};
 static const struct cli_flag certs_verify[] = {
     TEXT("keys", "DIR", CLI_LOCAL, NULL, "holds jwks.json and log.vkey, from where you trust; else FILE's folder"),
+    TEXT("certificate", "FILE", CLI_LOCAL, NULL, "FILE is the statement that follows this certificate"),
     SWITCH("online", CLI_LOCAL, NULL, "let the server do it, with its own keys"), END};
 static const struct cli_flag certs_export[] = {
     KIND(CLI_PAST, "from", "WHEN", CLI_QUERY, "from", "issued since"),

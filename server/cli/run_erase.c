@@ -96,13 +96,18 @@ int cli_cert_get(struct cli *cli)
         kv_buf_reset(&path);
         kv_buf_printf(&path, "/v1/erasures/%s/certificate", cli->args[0]);
     }
+    if (cli_given(cli, "upgrade")) {
+        bool erasure = strncmp(cli->args[0], "era_", 4) == 0;
+        kv_buf_reset(&path);
+        kv_buf_printf(&path, "/v1/%s/%s/upgrade.txt", erasure ? "erasures" : "certificates", cli->args[0]);
+    }
     const char *at = (const char *)path.data;
     if (cli_given(cli, "with-keys") && cli->file == NULL) {
         return cli_usage_error(cli, "--with-keys needs -o FILE: the keys go beside it");
     }
     if (cli_given(cli, "jws")) {
         code = cli_download(cli, at, "application/jose, application/problem+json;q=0.1");
-    } else if (cli->file != NULL || cli_given(cli, "bundle")) {
+    } else if (cli->file != NULL || cli_given(cli, "bundle") || cli_given(cli, "upgrade")) {
         code = cli_download(cli, at, BUNDLE_TYPE);
     } else {
         struct cli_request request = {.method = "GET", .path = at, .accept = "application/json"};
@@ -141,6 +146,7 @@ int cli_cert_verify(struct cli *cli)
     }
     struct kv_verify options = {.file = cli->args[0],
                                 .keys_folder = cli_text(cli, "keys"),
+                                .certificate = cli_text(cli, "certificate"),
                                 .json = cli->format == CLI_JSON || cli->format == CLI_JSONL,
                                 .quiet = cli->quiet};
     int code = kv_verify_certificate(&options);

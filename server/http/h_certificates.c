@@ -34,6 +34,8 @@ static void write_links(struct kv_buf *out, const struct kv_certificate_view *vi
     kv_out_text(out, "erasure", link);
     snprintf(link, sizeof link, "/v1/erasures/%s/certificate.txt", erasure);
     kv_out_text(out, "bundle", link);
+    snprintf(link, sizeof link, "/v1/erasures/%s/upgrade.txt", erasure);
+    kv_out_text(out, "upgrade", link);
     kv_out_text(out, "keys", "/.well-known/kvrun/jwks.json");
     kv_out_text(out, "log_key", "/.well-known/kvrun/log.vkey");
     kv_out_close(out);
@@ -57,13 +59,47 @@ static void write_members(struct kv_buf *out, const struct kv_certificate_view *
     kv_out_int(out, "log_index", view->log_index);
 }
 
-/* The payload is JSON already, and stays byte for byte what was signed. */
-static void write_decoded(struct kv_buf *out, const struct kv_certificate_view *view, const struct kv_buf *payload)
+static void write_missing(struct kv_buf *out, const struct kv_upgrade_view *upgrade)
+{
+    kv_out_array(out, "missing");
+    for (size_t i = 0; i < upgrade->missing_count; i++) {
+        kv_out_open(out);
+        kv_out_id(out, "instance_id", "ins", &upgrade->missing[i].instance);
+        if (!kv_id_is_zero(&upgrade->missing[i].folder)) {
+            kv_out_id(out, "folder_id", "nvm", &upgrade->missing[i].folder);
+        }
+        kv_out_text(out, "why", upgrade->missing[i].why);
+        kv_out_close(out);
+    }
+    kv_out_array_end(out);
+}
+
+/* What followed: the statement, or who it waits for. */
+static void write_upgrade(struct kv_buf *out, const struct kv_upgrade_view *upgrade, const struct kv_buf *statement)
+{
+    kv_out_object(out, "upgrade");
+    kv_out_text(out, "ciphertext", upgrade->gone ? "gone" : "pending");
+    if (upgrade->gone) {
+        kv_out_id(out, "id", "upg", &upgrade->id);
+        kv_out_time(out, "issued_at", upgrade->issued_us);
+        kv_out_int(out, "log_index", upgrade->log_index);
+        kv_out_name(out, "statement");
+        kv_buf_append(out, statement->data, statement->len);
+    } else {
+        write_missing(out, upgrade);
+    }
+    kv_out_close(out);
+}
+
+/* A payload is JSON already, and stays byte for byte what was signed. */
+static void write_decoded(struct kv_buf *out, const struct kv_certificate_view *view, const struct kv_buf *payload,
+                          const struct kv_upgrade_view *upgrade, const struct kv_buf *statement)
 {
     kv_out_open(out);
     write_members(out, view);
     kv_out_name(out, "certificate");
     kv_buf_append(out, payload->data, payload->len);
+    write_upgrade(out, upgrade, statement);
     write_links(out, view);
     kv_out_close(out);
 }
@@ -81,6 +117,20 @@ static KV_RC send_raw(struct kv_call *call, struct kv_req *req, const struct wan
     return kv_svc_certificate_get(call, wanted->erasure, wanted->certificate, form, NULL, &req->response.body);
 }
 
+static KV_RC send_json(struct kv_call *call, struct kv_req *req, const struct kv_certificate_view *view,
+                       const struct kv_buf *payload)
+{
+    struct kv_upgrade_view *upgrade KV_CLEANUP(kv_freep) = kv_alloc(sizeof *upgrade);
+    struct kv_buf statement KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&statement, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    if (upgrade == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(kv_svc_upgrade_get(call, &view->erasure, upgrade, &statement));
+    write_decoded(&req->response.body, view, payload, upgrade, &statement);
+    return KV_OK;
+}
+
 static KV_RC send_view(struct kv_call *call, struct kv_req *req, const struct wanted *wanted, bool html)
 {
     struct kv_certificate_view view;
@@ -92,7 +142,7 @@ static KV_RC send_view(struct kv_call *call, struct kv_req *req, const struct wa
         req->response.content_type = "text/html; charset=utf-8";
         rc = kv_certificate_html(kv_buf_bytes(&payload), &call->info, &req->response.body);
     } else if (rc == KV_OK) {
-        write_decoded(&req->response.body, &view, &payload);
+        rc = send_json(call, req, &view, &payload);
     }
     kv_buf_done(&payload);
     return rc;
@@ -135,6 +185,22 @@ KV_RC kv_h_certificate_text(struct kv_call *call, struct kv_req *req)
     struct kv_id id;
     KV_TRY(kv_h_path_id(call, req, "era", &id));
     return send_raw(call, req, &(struct wanted){.erasure = &id}, KV_CERT_BUNDLE);
+}
+
+KV_RC kv_h_upgrade_text(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    KV_TRY(kv_h_path_id(call, req, "era", &id));
+    req->response.content_type = "text/plain; charset=utf-8";
+    return kv_svc_upgrade_bundle(call, &id, NULL, &req->response.body);
+}
+
+KV_RC kv_h_certificate_upgrade_text(struct kv_call *call, struct kv_req *req)
+{
+    struct kv_id id;
+    KV_TRY(kv_h_path_id(call, req, "crt", &id));
+    req->response.content_type = "text/plain; charset=utf-8";
+    return kv_svc_upgrade_bundle(call, NULL, &id, &req->response.body);
 }
 
 /* --- many -------------------------------------------------------------------------------------------------------- */
@@ -182,7 +248,7 @@ KV_RC kv_h_certificates_export(struct kv_call *call, struct kv_req *req)
 /* --- checking ---------------------------------------------------------------------------------------------------- */
 
 /* What the checked payload says, so that nobody has to decode it: the claim and its limits. */
-static KV_RC write_claim(struct kv_buf *out, const struct kv_buf *payload, struct kv_errinfo *info)
+static KV_RC write_claim(struct kv_buf *out, const struct kv_buf *payload, bool upgrade, struct kv_errinfo *info)
 {
     struct kv_json *json KV_CLEANUP(kv_json_freep) = NULL;
     KV_TRY(kv_json_parse(kv_buf_bytes(payload), info, &json));
@@ -196,7 +262,7 @@ static KV_RC write_claim(struct kv_buf *out, const struct kv_buf *payload, struc
         kv_out_close(out);
     }
     kv_out_array_end(out);
-    kv_out_name(out, "certificate");
+    kv_out_name(out, upgrade ? "statement" : "certificate");
     kv_buf_append(out, payload->data, payload->len);
     return KV_OK;
 }
@@ -217,7 +283,7 @@ static KV_RC write_report(struct kv_buf *out, const struct kv_cert_report *repor
     }
     kv_out_array_end(out);
     if (report->ok) { /* nothing is said that was not verified */
-        KV_TRY(write_claim(out, &report->payload, info));
+        KV_TRY(write_claim(out, &report->payload, report->upgrade, info));
     }
     kv_out_close(out);
     return KV_OK;

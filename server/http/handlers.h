@@ -26,7 +26,7 @@ kv_handler kv_h_events;
 extern const struct kv_field kv_q_events[], kv_q_readyz[];
 kv_handler kv_h_erasure_create, kv_h_erasures, kv_h_erasure_get, kv_h_erasure_cancel;
 kv_handler kv_h_certificate, kv_h_certificate_text, kv_h_certificates, kv_h_certificate_get, kv_h_certificates_export,
-    kv_h_certificate_verify;
+    kv_h_certificate_verify, kv_h_upgrade_text, kv_h_certificate_upgrade_text;
 kv_handler kv_h_audit_entries, kv_h_audit_checkpoint, kv_h_audit_inclusion, kv_h_audit_consistency, kv_h_audit_verify,
     kv_h_erasure_prove, kv_h_audit_export;
 kv_handler kv_h_operations, kv_h_operation_get, kv_h_operation_cancel;

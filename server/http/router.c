@@ -130,8 +130,10 @@ const struct kv_route kv_routes[] = {
     {"POST", "/v1/erasures/{}:prove", T | A | S, API | TENANT | ONCE | WAIT | OPTIONAL_BODY, kv_h_erasure_prove, NULL},
     {"GET", "/v1/erasures/{}/certificate", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate, NULL},
     {"GET", "/v1/erasures/{}/certificate.txt", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_text, NULL},
+    {"GET", "/v1/erasures/{}/upgrade.txt", T | E | A, API | TENANT | ANY_ACCEPT, kv_h_upgrade_text, NULL},
     {"GET", "/v1/certificates", T | A, API | TENANT | LIST, kv_h_certificates, kv_q_certificates},
     {"GET", "/v1/certificates/{}", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_get, NULL},
+    {"GET", "/v1/certificates/{}/upgrade.txt", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificate_upgrade_text, NULL},
     {"GET", "/v1/certificates:export", T | A, API | TENANT | ANY_ACCEPT, kv_h_certificates_export, kv_q_certificates},
     {"POST", "/v1/certificates:verify", 0, API | PUBLIC | ANY_BODY, kv_h_certificate_verify, NULL},
 

@@ -150,6 +150,9 @@ KV_RC erase_tenant_try(struct erase_round *round, const struct kv_ktree_store *r
 /* The tenant's place in the directory is empty, and no secret beside it opens the top of the tree that hung there. */
 KV_RC erase_tenant_absent(struct erase_round *round, const struct kv_ktree_store *rows,
                           const struct kv_store_erasure *job, struct kv_errinfo *info, bool *ret_absent);
+/* How many blocks are here; added. */
+KV_RC erase_tenant_left(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                        struct kv_errinfo *info, uint64_t *ret_blocks);
 /* Drops the blocks that are here. */
 KV_RC erase_tenant_clean(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
                          uint64_t *ret_blocks);

@@ -67,6 +67,14 @@ void svc_label_name(const char *label, char ret_label[KV_GROUP_LABEL_SIZE]);
 KV_RC svc_erase_report(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *revocation,
                        struct kv_errinfo *info);
 
+/* --- erase_clean.c, erase_upgrade.c: after the certificates */
+/* At the start, once it is known whose the folder is: this instance has it from now on. */
+KV_RC svc_clean_start(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info);
+/* The janitor's step: what certified erasures left here is dropped, and this instance says so. */
+KV_RC svc_clean_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+/* The janitor's step: where all have said so that may have had some, the statement is signed and placed. */
+KV_RC svc_upgrade_step(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info, bool *ret_more);
+
 /* The request's audit entry, which borrows from the row, and what it is found by. */
 struct kv_audit_event svc_erase_event(const struct kv_store_erasure *row, uint8_t ret_ref[SVC_REF_BYTES]);
 KV_RC svc_erase_record(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_erasure *row,

@@ -196,6 +196,23 @@ KV_RC erase_tenant_absent(struct erase_round *round, const struct kv_ktree_store
 
 /* --- cleaning ---------------------------------------------------------------------------------------------------- */
 
+KV_RC erase_tenant_left(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
+                        struct kv_errinfo *info, uint64_t *ret_blocks)
+{
+    struct kv_id *here KV_CLEANUP(kv_freep) = kv_alloc_array(SCOPES_MAX, sizeof *here);
+    size_t count = 0;
+    if (here == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(find_here(svc, pg, what, info, here, &count));
+    for (size_t i = 0; i < count; i++) {
+        struct kv_scope_usage usage;
+        KV_TRY(kv_engine_scope_usage(svc->engine, &here[i], &usage));
+        *ret_blocks += usage.blocks;
+    }
+    return KV_OK;
+}
+
 KV_RC erase_tenant_clean(struct kv_svc *svc, struct kv_pg *pg, const struct kv_store_revocation *what,
                          uint64_t *ret_blocks)
 {

@@ -35,6 +35,7 @@ static const char *const type_names[KV_EVENT_TYPES] = {
     [KV_EVENT_TIER_STATE] = "tier.state",
     [KV_EVENT_ERASURE_STATE] = "erasure.state",
     [KV_EVENT_CERTIFICATE_ISSUED] = "certificate.issued",
+    [KV_EVENT_CERTIFICATE_UPGRADED] = "certificate.upgraded",
     [KV_EVENT_POLICY_CHANGED] = "policy.changed",
     [KV_EVENT_ENGINE_REGISTERED] = "engine.registered",
     [KV_EVENT_ENGINE_LOST] = "engine.lost",

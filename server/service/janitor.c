@@ -52,6 +52,8 @@ static const struct step {
     {"holds", svc_holds_step, 1 * KV_S_NS}, /* before those that what they let go belongs to */
     {"erasure-groups", svc_erase_groups, 1 * KV_S_NS},
     {"erased-tenants", svc_erase_settle, 1 * KV_S_NS},
+    {"cleaning", svc_clean_step, 1 * KV_S_NS},
+    {"statements", svc_upgrade_step, 1 * KV_S_NS},
     {"operations", svc_operations_expire, 60 * KV_S_NS},
     {"usage", svc_usage_expire, 3600 * KV_S_NS},
 };

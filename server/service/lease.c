@@ -9,6 +9,7 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/log.h"
 #include "server/store/store_change.h"
+#include "server/store/store_upgrade.h"
 
 #include <errno.h>
 #include <string.h>
@@ -356,6 +357,7 @@ void svc_lease_stop(struct kv_svc *svc)
 static KV_RC leave_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct kv_svc *svc = ctx;
+    KV_TRY(kv_store_folder_leave(pg, &svc->instance, info));
     return kv_store_instance_leave(pg, &svc->instance, svc->lease_row.incarnation, info);
 }
 

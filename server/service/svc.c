@@ -2,6 +2,7 @@
  * Builds the service bottom-up and takes it down in reverse: keys, journal, engine, database, root of erasure, threads.
  * Must never start half: a failure leaves nothing running.
  */
+#include "server/service/erase_request.h"
 #include "server/service/janitor.h"
 #include "server/service/operation_run.h"
 #include "server/service/svc_int.h"
@@ -377,6 +378,7 @@ static KV_RC start(struct kv_svc *svc, struct kv_errinfo *info)
     rc = rc == KV_OK ? start_database(svc, pg, info) : rc;
     if (rc == KV_OK && atomic_load(&svc->quarantine) == NULL) {
         rc = svc_arena_start(svc, pg, info);
+        rc = rc == KV_OK ? svc_clean_start(svc, pg, info) : rc;
     }
     kv_pg_close(pg);
     KV_TRY(rc);

@@ -9,6 +9,7 @@
 
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
+#include "server/store/store_upgrade.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -114,6 +115,56 @@ KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum
     return kv_svc_certificate_get(call, erasure, NULL, form, NULL, ret_bytes);
 }
 
+/* --- what follows one --------------------------------------------------------------------------------------------- */
+
+static KV_RC fill_missing(struct kv_call *call, const struct kv_id *erasure, struct kv_upgrade_view *view)
+{
+    static const char *const why[] = {"waiting", "lease_over", "left", "folder"};
+    struct kv_store_missing list[KV_UPGRADE_MISSING];
+    const struct kv_store_ids one = {.ids = erasure, .count = 1};
+    KV_TRY(kv_store_missing(call->pg, &one, KV_UPGRADE_MISSING, &call->info, list, &view->missing_count));
+    for (size_t i = 0; i < view->missing_count; i++) {
+        view->missing[i] = (struct kv_upgrade_missing){
+            .instance = list[i].instance, .folder = list[i].folder, .why = why[list[i].why]};
+    }
+    return KV_OK;
+}
+
+KV_RC kv_svc_upgrade_get(struct kv_call *call, const struct kv_id *erasure, struct kv_upgrade_view *ret_view,
+                         struct kv_buf *ret_payload)
+{
+    struct kv_store_upgrade row = {.leaf_index = -1};
+    *ret_view = (struct kv_upgrade_view){.gone = false};
+    enum kv_err rc = kv_store_upgrade_get(call->pg, erasure, &call->info, &row);
+    KV_TRY(rc == KV_E_MISSING ? KV_OK : rc);
+    if (row.leaf_index < 0) {
+        return fill_missing(call, erasure, ret_view);
+    }
+    ret_view->gone = true;
+    ret_view->id = row.id;
+    ret_view->issued_us = row.issued_us;
+    ret_view->log_index = (uint64_t)row.leaf_index;
+    struct kv_buf jws KV_CLEANUP(kv_buf_done);
+    kv_buf_init(&jws, (size_t)KV_MAX_CERTIFICATE_BYTES);
+    KV_TRY(kv_store_upgrade_jws(call->pg, erasure, &call->info, &jws));
+    return payload_of(kv_buf_bytes(&jws), ret_payload);
+}
+
+KV_RC kv_svc_upgrade_bundle(struct kv_call *call, const struct kv_id *erasure, const struct kv_id *certificate,
+                            struct kv_buf *ret_bundle)
+{
+    struct kv_store_erasure *row KV_CLEANUP(kv_freep) = kv_alloc(sizeof *row);
+    if (row == NULL) {
+        return KV_E_NO_MEMORY;
+    }
+    KV_TRY(get_row(call, erasure, certificate, row));
+    enum kv_err rc = kv_store_upgrade_bundle(call->pg, &row->id, &call->info, ret_bundle);
+    return rc == KV_E_MISSING ? kv_fail(&call->info, KV_E_NOT_YET,
+                                        "not everybody who may have ciphertext of it has dropped it yet: the "
+                                        "certificate's JSON view says who")
+                              : rc;
+}
+
 /* --- many -------------------------------------------------------------------------------------------------------- */
 
 static KV_RC list_rows(struct kv_call *call, const struct kv_certificate_filter *filter, struct kv_page *page,
@@ -166,6 +217,7 @@ static const char export_readme[] =
     "certificates/crt_….txt   one bundle each (c2sp.org/tlog-proof@v1): the signed certificate, its place in the "
     "audit\n"
     "                         log, the log's signed head\n"
+    "upgrades/crt_….txt       the same of the statement that the ciphertext is gone, where there is one by now\n"
     "keys/jwks.json           the key that signs certificates\n"
     "keys/log.vkey            the key that signs the log\n"
     "\n"
@@ -174,11 +226,16 @@ static const char export_readme[] =
     "Checking all of them, offline, in this folder:\n"
     "\n"
     "    for f in certificates/*.txt; do kv-verify \"$f\" --keys keys || exit 1; done\n"
+    "    for f in upgrades/*.txt; do [ ! -e \"$f\" ] || kv-verify \"$f\" --keys keys --certificate "
+    "\"certificates/${f##*/}\" "
+    "|| exit 1; done\n"
     "\n"
     "The same without a program of ours, with openssl, jq and coreutils (the script is installed beside kv-verify's\n"
     "documentation, and short enough to be read):\n"
     "\n"
-    "    for f in certificates/*.txt; do verify-with-openssl.sh \"$f\" keys || exit 1; done\n";
+    "    for f in certificates/*.txt; do verify-with-openssl.sh \"$f\" keys || exit 1; done\n"
+    "    for f in upgrades/*.txt; do [ ! -e \"$f\" ] || verify-with-openssl.sh \"$f\" keys \"certificates/${f##*/}\" "
+    "|| exit 1; done\n";
 
 static KV_RC export_keys(struct kv_svc *svc, uint64_t now_us, struct kv_buf *tar)
 {
@@ -204,7 +261,13 @@ static KV_RC export_one(struct kv_call *call, const struct kv_store_erasure *row
     kv_buf_reset(bundle);
     KV_TRY(kv_store_erasure_bundle(call->pg, &row->id, &call->info, bundle));
     svc_tar_file(tar, name, row->at_us[KV_ERASURE_CERTIFIED], kv_buf_bytes(bundle));
-    return kv_buf_check(tar);
+    kv_buf_reset(bundle);
+    enum kv_err rc = kv_store_upgrade_bundle(call->pg, &row->id, &call->info, bundle);
+    if (rc == KV_OK) {
+        snprintf(name, sizeof name, "upgrades/%s.txt", id);
+        svc_tar_file(tar, name, row->at_us[KV_ERASURE_CERTIFIED], kv_buf_bytes(bundle));
+    }
+    return rc == KV_OK || rc == KV_E_MISSING ? kv_buf_check(tar) : rc;
 }
 
 static KV_RC export_rows(struct kv_call *call, const struct kv_certificate_filter *filter,

@@ -23,6 +23,27 @@ KV_RC kv_svc_certificate(struct kv_call *call, const struct kv_id *erasure, enum
 KV_RC kv_svc_certificate_get(struct kv_call *call, const struct kv_id *erasure, const struct kv_id *certificate,
                              enum kv_certificate_form form, struct kv_certificate_view *ret_view,
                              struct kv_buf *ret_bytes);
+/* What followed it: the ciphertext is gone everywhere, or who has not said so yet. */
+#define KV_UPGRADE_MISSING 16u /* that are named */
+struct kv_upgrade_missing {
+    struct kv_id instance, folder; /* zero folder: the instance itself */
+    const char *why;               /* "waiting", "lease_over", "left", "folder" */
+};
+struct kv_upgrade_view {
+    bool gone; /* there is a statement */
+    struct kv_id id;
+    uint64_t issued_us, log_index;
+    struct kv_upgrade_missing missing[KV_UPGRADE_MISSING];
+    size_t missing_count; /* 0, and not gone: it is about to be signed */
+};
+/* Of a certificate that the caller was shown. The statement's payload, when there is one, goes to `ret_payload`. */
+KV_RC kv_svc_upgrade_get(struct kv_call *call, const struct kv_id *erasure, struct kv_upgrade_view *ret_view,
+                         struct kv_buf *ret_payload);
+/* Its bundle, by the erasure or by the certificate's id. Errors as of kv_svc_certificate_get; KV_E_NOT_YET: some may
+ * still have ciphertext. */
+KV_RC kv_svc_upgrade_bundle(struct kv_call *call, const struct kv_id *erasure, const struct kv_id *certificate,
+                            struct kv_buf *ret_bundle);
+
 struct kv_certificate_filter {
     uint64_t from_us, to_us; /* [from, to) of the issue; 0: open */
     struct kv_id group;      /* of its members; zero: any */

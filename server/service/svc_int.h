@@ -173,6 +173,7 @@ struct kv_svc {
 
     struct kv_top *top;     /* metrics by tenant */
     uint64_t sample_due_ns; /* janitor only */
+    uint64_t clean_since_us, clean_waits_ns; /* the same, see erase_clean.c */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */
     bool lease_lost;                    /* to a clone; the same */
@@ -395,7 +396,7 @@ int svc_page_order(uint64_t a_us, const struct kv_id *a, uint64_t b_us, const st
 
 /* --- sequencer.c */
 #define SVC_REF_BYTES 17
-enum svc_ref { SVC_REF_REQUEST = 'q', SVC_REF_DESTROY = 'd', SVC_REF_CERTIFICATE = 'c' };
+enum svc_ref { SVC_REF_REQUEST = 'q', SVC_REF_DESTROY = 'd', SVC_REF_CERTIFICATE = 'c', SVC_REF_UPGRADE = 'u' };
 void svc_ref(enum svc_ref kind, const struct kv_id *id, uint8_t ret_ref[SVC_REF_BYTES]);
 /* Puts an entry into the outbox of the caller's transaction; the log is the event's tenant's, or the operator's. */
 KV_RC svc_audit(struct kv_svc *svc, struct kv_pg *pg, const struct kv_audit_event *event, struct kv_bytes ref,

@@ -25,6 +25,7 @@ class Checks:
         self.erasures_end()
         self.groups()
         self.certificates()
+        self.statements()
         self.live_sessions()
         self.usage()
 
@@ -120,6 +121,34 @@ class Checks:
                               f"{session.erasure} and {predecessors.get(before)} follow the same certificate")
             predecessors[before] = session.erasure
             self.facts(session, payload)
+
+    def statements(self):
+        """What follows a certificate comes when it can; once it is there it stays, with the same bytes, and follows."""
+        for session in self.ledger.in_state(ACCEPTED):
+            if not session.certificate:
+                continue
+            answer = self.admin.call("GET", f"/v1/erasures/{session.erasure}/upgrade.txt")
+            fine = answer.status == 200 or (answer.status == 404 and answer.json["code"] == "not_yet" and not session.statement)
+            if self.ledger.blame(fine, f"statement of {session.erasure}: {answer}", CHANGED) and answer.status == 200:
+                if session.statement is None:
+                    session.statement = answer.body
+                    self.verify_statement(session)
+                self.ledger.blame(session.statement == answer.body, f"{session.erasure}: its statement has changed", CHANGED)
+        wrong = self.world.server.sql(
+            "SELECT count(*) FROM kvrun.erasure_upgrade u JOIN kvrun.erasure e ON e.id = u.erasure_id WHERE u.jws IS NOT NULL"
+            " AND (SELECT count(*) FROM kvrun.audit_leaf l WHERE l.log_id = e.tenant_id AND l.entry = u.jws)"
+            " > 1")
+        self.ledger.blame(wrong == "0", f"{wrong} statements are in the log twice", CHANGED)
+
+    def verify_statement(self, session):
+        folder = os.path.join(self.world.folder, "certificates")
+        path = os.path.join(folder, session.erasure + ".upgrade.txt")
+        with open(path, "wb") as file:
+            file.write(session.statement)
+        run = subprocess.run([self.world.tools.verify, path, "--certificate", os.path.join(folder, session.erasure + ".txt")],
+                             capture_output=True, text=True)
+        self.ledger.blame(run.returncode == 0 and "Ciphertext gone" in run.stdout,
+                          f"kv-verify {path}: {run.returncode} {run.stdout} {run.stderr}", FALSE_CERTIFICATE)
 
     def facts(self, session, payload):
         """It speaks of this session, of all that was acknowledged, and of samples that did open before."""

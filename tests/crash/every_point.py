@@ -11,12 +11,12 @@ import workload
 from attack import Loot
 from drill import arguments, long_run, print_violations, programs_missing
 from ledger import ACCEPTED, ASKED, OTHER, Sum
-from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS, TENANT_POINTS
+from points import ERASE_POINTS, FIRST_START, IN_RECOVERY, MANY_POINTS, TENANT_POINTS, UPGRADE_POINTS
 from server import Cluster, Gone, wait_until
 from world import Tools, World
 
 SKIP = 77
-SAMPLE = {"erase": 10, "recovery": 3, "first": 4, "many": 3, "tenant": 4}
+SAMPLE = {"erase": 10, "recovery": 3, "first": 4, "many": 3, "tenant": 4, "upgrade": 3}
 DEATH_SECONDS = 20
 VICTIMS = 2
 
@@ -60,6 +60,21 @@ def on_the_path(world, *points):
     world.start()
     world.check()
     loot.check()
+
+
+def after_the_certificate(world, point):
+    """Killed on the way to the statement: it comes all the same, once."""
+    fill(world)
+    victim = world.ledger.in_state("live")[0]
+    world.kill()
+    killed_at(world, point + "=kill@1", ask_one)
+    world.start()
+    world.check()
+    client = world.client("admin")
+    wait_until(lambda: client.call("GET", f"/v1/erasures/{victim.erasure}/upgrade.txt").status == 200, DEATH_SECONDS,
+               "the statement")
+    world.check()
+    world.ledger.blame(victim.statement is not None, f"{victim.erasure} has no statement")
 
 
 def all_on_the_path(world, point):
@@ -215,6 +230,10 @@ class Points:
             for points in singles + sample(rng, "recovery", IN_RECOVERY):
                 self.sum.kills += len(points)
                 if not self.one(world, ", then ".join(points), on_the_path, *points):
+                    return
+            for point in sample(rng, "upgrade", UPGRADE_POINTS):
+                self.sum.kills += 1
+                if not self.one(world, point, after_the_certificate, point):
                     return
             for point in sample(rng, "tenant", TENANT_POINTS):
                 self.sum.kills += 1

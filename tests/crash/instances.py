@@ -245,6 +245,28 @@ class Pair:
         check(run.returncode == 0, f"kv-verify: {run.stdout}{run.stderr}")
         return self.payload(os.path.join(place, "certificate.txt"))
 
+    def upgrade(self, instance, erasure):
+        """What the certificate's view says of what follows it."""
+        answer = instance.call("admin", "GET", f"/v1/erasures/{erasure}/certificate", Accept="application/json")
+        check(answer.status == 200, f"certificate: {answer}")
+        return answer.json["upgrade"]
+
+    def statement(self, erasure, *instances):
+        """All have dropped what they had: one statement, the same on all, and it follows from the certificate."""
+        def there():
+            return all(self.upgrade(instance, erasure)["ciphertext"] == "gone" for instance in instances)
+        wait_until(there, WAIT_SECONDS, f"statement of {erasure}, now {self.upgrade(instances[0], erasure)}")
+        bundles = {instance.call("admin", "GET", f"/v1/erasures/{erasure}/upgrade.txt").body for instance in instances}
+        check(len(bundles) == 1, "two instances show two statements")
+        self.good_certificate(erasure, *instances)
+        place = os.path.join(self.folder, "certificate")
+        with open(os.path.join(place, "upgrade.txt"), "wb") as file:
+            file.write(bundles.pop())
+        run = subprocess.run([self.verify, os.path.join(place, "upgrade.txt"), "--certificate",
+                              os.path.join(place, "certificate.txt")], capture_output=True, text=True)
+        check(run.returncode == 0, f"kv-verify: {run.stdout}{run.stderr}")
+        return self.payload(os.path.join(place, "upgrade.txt"))
+
     def payload(self, path):
         import base64
         with open(path) as file:
@@ -312,6 +334,9 @@ def case_second_serves(pair):
     check(payload["verification"]["samples"] == 6, f"samples of both: {payload['verification']}")
     check("L5" not in [limit["code"] for limit in payload["limits"]], "no limit where none is")
     pair.erased_everywhere(session, a, b)
+    statement = pair.statement(erasure, a, b)
+    check({one["id"] for one in statement["confirmed"]} == {a.id(), b.id()}, f"who confirmed: {statement}")
+    check(statement["lifted"] == [] and statement["closed"] == [] and statement["assurance"] == "E2", f"{statement}")
     a.ends()
     b.ends()
 
@@ -676,9 +701,15 @@ def away_in_phase(pair, phase):
     os.unlink(gate)
     pair.certified(b, erasure)
     judge_time(f"the other stopped at {phase}: certified", time.monotonic() - begun)
-    pair.good_certificate(erasure, b)
+    payload = pair.good_certificate(erasure, b)
+    wait_until(lambda: [one["why"] for one in pair.upgrade(b, erasure)["missing"] if one["instance_id"] == a.id()][:1] ==
+               ["lease_over"], WAIT_SECONDS, "what a has is not gone")
     a.go_on()
     pair.erased_everywhere(session, a, b)
+    statement = pair.statement(erasure, a, b)
+    shut_out = [one["id"] for one in payload["instances"] if one["how"] == "expired"]
+    check([one["id"] for one in statement["closed"]] == shut_out == [a.id()], f"who was closed: {statement}")
+    check(statement["closed"][0]["how"] == "acked" and statement["lifted"] == ["L5"], f"{statement}")
     a.ends()
     b.ends()
 

@@ -36,7 +36,7 @@ class Block:
 class Session:
     def __init__(self, identity):
         self.id, self.blocks, self.state = identity, {}, LIVE
-        self.erasure = self.certificate = self.form = None
+        self.erasure = self.certificate = self.form = self.statement = None
 
     def all(self):
         """A copy made in one step: a thread may be adding blocks (a `for` over the dictionary itself would notice)."""

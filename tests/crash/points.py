@@ -45,6 +45,11 @@ ERASE_POINTS = {
     **{f"store/{name}/{step}": 2 for name in TRANSACTIONS for step in ("commit", "committed")},
 }
 
+# After the certificate: what is left is dropped, and a statement says so.
+UPGRADE_POINTS = tuple(["erase/cleaned", "erase/upgrade-signed", "erase/upgraded"] +
+                       [f"store/{name}/{step}" for name in ("cleaned", "upgrade-sign", "upgrade-bundle")
+                        for step in ("commit", "committed")])
+
 # The same way for all of a tenant, which has a request of its own and something left to do after its certificate.
 TENANT_POINTS = {
     **{point: passing for point, passing in ERASE_POINTS.items() if point != "erase/requested" and "erase-request" not in point},

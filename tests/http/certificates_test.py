@@ -23,6 +23,8 @@ class Certificates(rig.Suite):
         cls.admin, cls.auditor = cls.server.key(cls.tenant, "tenant_admin"), cls.server.key(cls.tenant, "auditor")
         cls.theirs = cls.server.key(cls.other, "tenant_admin")
         cls.erasures = [cls.erased() for _ in range(3)]
+        for erasure in cls.erasures:
+            rig.wait_for("the statement that follows", lambda: cls.upgrade_of(erasure)["ciphertext"] == "gone")
 
     @classmethod
     def erased(cls):
@@ -30,6 +32,12 @@ class Certificates(rig.Suite):
         answer = cls.server.call("POST", "/v1/erasures", cls.admin, body, {"Prefer": "wait=30"})
         assert answer.status == 200, answer
         return answer.json()
+
+    @classmethod
+    def upgrade_of(cls, erasure, token=None):
+        answer = cls.server.call("GET", f"/v1/erasures/{erasure['id']}/certificate", token or cls.admin,
+                                 headers={"Accept": "application/json"})
+        return answer.json()["upgrade"]
 
     def get(self, path, accept="*/*", token=None):
         return self.server.call("GET", path, token or self.admin, headers={"Accept": accept})
@@ -76,6 +84,40 @@ class Certificates(rig.Suite):
         foreign = self.get(f"/v1/certificates/{self.erasures[0]['certificate_id']}", token=self.theirs)
         self.assertEqual((foreign.status, foreign.code), (404, "not_found"))
 
+    # --- what follows one
+
+    def test_the_statement_is_shown_with_its_certificate_and_is_checked_like_one(self):
+        erasure, upgrade = self.erasures[0], self.upgrade_of(self.erasures[0])
+        statement = self.get(f"/v1/erasures/{erasure['id']}/upgrade.txt")
+        self.assertEqual((statement.status, statement.headers["content-type"]), (200, "text/plain; charset=utf-8"))
+        self.assertEqual(self.get(f"/v1/certificates/{erasure['certificate_id']}/upgrade.txt", token=self.auditor).body,
+                         statement.body)
+        self.assertEqual(upgrade["statement"]["certificate"]["id"], erasure["certificate_id"])
+        self.assertEqual((upgrade["id"], upgrade["statement"]["assurance"]), (upgrade["statement"]["jti"], "E2"))
+        self.assertNotIn("missing", upgrade)
+        report = self.verify(statement.body).json()
+        self.assertTrue(report["valid"])
+        self.assertEqual(report["statement"], upgrade["statement"])
+        self.assertNotIn("certificate", report)
+        self.assertFalse(self.verify(statement.body.replace(b"index ", b"index 1", 1)).json()["valid"])
+        for path in (f"/v1/erasures/{erasure['id']}/upgrade.txt", f"/v1/certificates/{erasure['certificate_id']}/upgrade.txt"):
+            foreign = self.get(path, token=self.theirs)
+            self.assertEqual((foreign.status, foreign.code), (404, "not_found"))
+
+    def test_while_somebody_may_have_ciphertext_there_is_none_and_the_view_says_who(self):
+        away = "decode('0190000000007000800000000000000a', 'hex')"
+        self.server.database("INSERT INTO kvrun.instance (id, incarnation, lease_until, lease_ctr, started_at)"
+                             f" VALUES ({away}, 1, now(), 1, now())")
+        erasure = self.erased()
+        self.erasures.append(erasure)  # the lists have it, too
+        rig.wait_for("the one that is away", lambda: len(self.upgrade_of(erasure).get("missing", [])) == 1)
+        upgrade = self.upgrade_of(erasure)
+        self.assertEqual((upgrade["ciphertext"], upgrade["missing"][0]["why"]), ("pending", "waiting"))
+        answer = self.get(f"/v1/erasures/{erasure['id']}/upgrade.txt")
+        self.assertEqual((answer.status, answer.code), (404, "not_yet"))
+        self.server.database(f"UPDATE kvrun.instance SET ended_at = now(), folder_known = true WHERE id = {away}")
+        rig.wait_for("the statement", lambda: self.upgrade_of(erasure)["ciphertext"] == "gone")
+
     # --- many
 
     def test_the_list_has_pages_and_times(self):
@@ -84,7 +126,7 @@ class Certificates(rig.Suite):
         self.assertEqual([c["erasure_id"] for c in page["data"] + rest["data"]], [e["id"] for e in self.erasures[::-1]])
         middle = page["data"][1]["issued_at"]
         self.assertEqual(len(self.get(f"/v1/certificates?from={middle}").json()["data"]), 2)
-        self.assertEqual(len(self.get(f"/v1/certificates?to={middle}").json()["data"]), 1)
+        self.assertEqual(len(self.get(f"/v1/certificates?to={middle}").json()["data"]), len(self.erasures) - 2)
         self.assertEqual(self.get("/v1/certificates", token=self.theirs).json()["data"], [])
         self.assertEqual(self.get("/v1/certificates?from=yesterday").code, "invalid_request")
 
@@ -100,7 +142,9 @@ class Certificates(rig.Suite):
                          sorted(f"certificates/{e['certificate_id']}.txt" for e in self.erasures))
         self.assertEqual((folder / "certificates" / f"{self.erasures[0]['certificate_id']}.txt").read_bytes(), self.bundle())
         commands = [line.strip() for line in (folder / "README").read_text().splitlines() if line.startswith("    for ")]
-        self.assertEqual(len(commands), 2)
+        self.assertEqual(len(commands), 4)
+        self.assertEqual(sorted(n.split("/")[1] for n in names if n.startswith("upgrades/")),
+                         sorted(f"{e['certificate_id']}.txt" for e in self.erasures))
         tools = pathlib.Path(self.server.folder, "tools")
         tools.mkdir()
         shutil.copy(pathlib.Path(rig.options.source, "audit", "verify-with-openssl.sh"), tools)
@@ -108,7 +152,8 @@ class Certificates(rig.Suite):
         if rig.options.kv_verify:
             os.symlink(os.path.abspath(rig.options.kv_verify), tools / "kv-verify")
         programs = [shutil.which(p) for p in ("openssl", "jq", "base64", "basenc", "cmp", "xxd")]
-        for command, runs in zip(commands, (bool(rig.options.kv_verify), all(programs))):
+        able = (bool(rig.options.kv_verify), bool(rig.options.kv_verify), all(programs), all(programs))
+        for command, runs in zip(commands, able):
             if not runs:
                 continue
             environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}

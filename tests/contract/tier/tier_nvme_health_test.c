@@ -96,6 +96,61 @@ Test(nvme_health, failed_log_flush_leaves_nothing)
     one_fault("tier/nvme/log-sync", KV_E_IO);
 }
 
+/* Durable, and no earlier: also when the first try failed. With every mark that was taken on the way. */
+static void drop_with(const char *fault)
+{
+    uint64_t where[2];
+    struct kv_tier_mark before = {.taken = false}, after = {.taken = false}, late = {.taken = false};
+    must_open(KV_IO_AUTO);
+    must_put(1, 64 * KIB, &where[0]);
+    must_put(2, 64 * KIB, &where[1]);
+    cr_assert(rig.tier->ops->dropped(rig.tier, &before), "nothing was dropped yet");
+    kv_fault_set(fault);
+    cr_assert(eq(int, kvt_drop(&rig, 1, where[0]), KV_OK));
+    cr_assert(rig.tier->ops->dropped(rig.tier, &before), "what comes later is not meant");
+    cr_assert_not(rig.tier->ops->dropped(rig.tier, &after));
+    kvt_rig_run(&rig, NULL);
+    kv_fault_set(NULL);
+    kvt_rig_run(&rig, NULL);
+    cr_assert(rig.tier->ops->dropped(rig.tier, &after) && rig.tier->ops->dropped(rig.tier, &late));
+    reopen();
+    cr_assert(eq(uint, found.count, 1));
+    cr_assert(ge(int, kvt_find(&found, 2), 0));
+}
+
+Test(nvme_health, a_drop_is_durable_once_that_is_said)
+{
+    drop_with(NULL);
+}
+
+Test(nvme_health, a_drop_whose_record_could_not_be_flushed_is_durable_later)
+{
+    drop_with("tier/nvme/log-sync=fail@1once");
+}
+
+Test(nvme_health, a_drop_whose_record_could_not_be_written_is_durable_later)
+{
+    drop_with("tier/nvme/log-write=fail@1once");
+}
+
+Test(nvme_health, a_drop_is_never_called_durable_while_its_record_cannot_be_written)
+{
+    uint64_t where;
+    struct kv_tier_mark mark = {.taken = false};
+    must_open(KV_IO_AUTO);
+    must_put(1, 64 * KIB, &where);
+    kv_fault_set("tier/nvme/log-sync=fail@1,tier/nvme/ckpt-write=fail@1");
+    cr_assert(eq(int, kvt_drop(&rig, 1, where), KV_OK));
+    while (kvt_stats(&rig).up) {
+        rig.io->ops->reap(rig.io, 8);
+        rig.tier->ops->poll(rig.tier, 8);
+        cr_assert_not(rig.tier->ops->dropped(rig.tier, &mark));
+    }
+    kv_fault_set(NULL);
+    kvt_rig_run(&rig, NULL);
+    cr_assert(rig.tier->ops->dropped(rig.tier, &mark));
+}
+
 /* The log is bad and the new generation fails as well, at each of its steps; the tier goes down, stays whole, and
  * heals. */
 static void failing_generation(const char *name)

@@ -2,6 +2,8 @@
  * The engine with its own thread: transfers from four threads, questions, cancels and a fence between them. Run under
  * ThreadSanitizer; every operation has to end, and what is restored has to be right.
  */
+#include "dataplane/base/fault.h"
+#include "dataplane/base/id.h"
 #include "dataplane/engine/engine.h"
 #include "tests/lib/engine_rig.h"
 
@@ -119,6 +121,28 @@ static void run_workers(struct worker *workers, bool fence)
         pthread_join(workers[i].thread, NULL);
     }
 }
+
+#ifdef KV_FAULTS
+static uint64_t in_ms(unsigned ms)
+{
+    return kv_now_ns(&kv_env_system) + ms * KV_MS_NS;
+}
+
+Test(engine_threads, what_was_dropped_is_durable_or_not_said_to_be)
+{
+    uint64_t blocks = 0;
+    struct kv_engine_stats stats;
+    kv_engine_stats(rig.engine, &stats);
+    cr_assert_not(kv_id_is_zero(&stats.nvme.place));
+    cr_assert(eq(int, kv_engine_dropped(rig.engine, in_ms(20000)), KV_OK), "nothing was dropped");
+    cr_assert(kvt_store(&rig, KV_WAIT_DURABLE, 0, 4));
+    kv_fault_set("tier/nvme/log-sync=fail@1,tier/nvme/ckpt-write=fail@1");
+    cr_assert(eq(int, kv_engine_drop_scope(rig.engine, &rig.scope, &blocks), KV_OK));
+    cr_assert(eq(int, kv_engine_dropped(rig.engine, in_ms(50)), KV_E_TIMEOUT));
+    kv_fault_set(NULL);
+    cr_assert(eq(int, kv_engine_dropped(rig.engine, in_ms(20000)), KV_OK));
+}
+#endif
 
 Test(engine_threads, four_threads_of_transfers_get_their_own_bytes_back)
 {
