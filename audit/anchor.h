@@ -36,5 +36,9 @@ struct kv_anchor {
 /* A file that exists: empty, or with what was written before (FORMAT.md). It is opened for each call. `path` is copied.
  */
 KV_RC kv_anchor_file_open(const char *path, struct kv_errinfo *info, struct kv_anchor **ret_anchor);
+/* The same with a thread of its own: a call that has not ended after `wait_ns` is KV_E_TIMEOUT, and so is every other
+ * one, at once, until it has. What it writes then is there, as if the answer had been lost. Takes `anchor`; on failure
+ * it stays the caller's. */
+KV_RC kv_anchor_patient(struct kv_anchor *anchor, uint64_t wait_ns, struct kv_anchor **ret_anchor);
 
 #endif

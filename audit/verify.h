@@ -1,6 +1,7 @@
 /*
- * Checking an erasure certificate, or the statement that follows one, offline and saying what was found: what `kv-verify` and `kvrun certs verify` do.
- * Knows no server. Prints to standard output, errors to standard error. Thread: any, one at a time.
+ * Checking an erasure certificate, or the statement that follows one, offline and saying what was found: what
+ * `kv-verify` and `kvrun certs verify` do. Knows no server. Prints to standard output, errors to standard error.
+ * Thread: any, one at a time.
  */
 #ifndef KV_AUDIT_VERIFY_H
 #define KV_AUDIT_VERIFY_H

@@ -13,6 +13,8 @@
 
 #include <string.h>
 
+#define WAIT_NS (2 * KV_S_NS) /* for a medium that may hang: nothing that is to be destroyed waits longer for it */
+
 static const char text_old[] =
     "the database is older than the anchor outside of it shows: it was put back, perhaps with "
     "its root of erasure; put the current ones back, or empty anchor.file if they are lost";
@@ -69,8 +71,16 @@ static KV_RC judge(struct kv_svc *svc, struct kv_pg *pg, const struct kv_anchor_
 
 KV_RC svc_anchor_open(struct kv_svc *svc, struct kv_errinfo *info)
 {
-    bool wanted = svc->conf.anchor_file != NULL && svc->conf.anchor_file[0] != '\0';
-    return wanted ? kv_anchor_file_open(svc->conf.anchor_file, info, &svc->anchor) : KV_OK;
+    struct kv_anchor *file = NULL;
+    if (svc->conf.anchor_file == NULL || svc->conf.anchor_file[0] == '\0') {
+        return KV_OK;
+    }
+    KV_TRY(kv_anchor_file_open(svc->conf.anchor_file, info, &file));
+    enum kv_err rc = kv_anchor_patient(file, WAIT_NS, &svc->anchor);
+    if (rc != KV_OK) {
+        file->ops->close(file);
+    }
+    return rc;
 }
 
 KV_RC svc_anchor_check(struct kv_svc *svc, struct kv_pg *pg, struct kv_errinfo *info)

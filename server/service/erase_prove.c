@@ -12,12 +12,15 @@
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "server/store/store_session.h"
+#include "server/store/store_upgrade.h"
 
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #define TIERS 2
+#define CLEANING_US UINT64_C(10000000) /* for what is being dropped right now */
+#define CLEANING_LOOK_NS (100 * KV_MS_NS)
 #define CONTROL_TRIES 256 /* sessions with blocks here that are looked at to find one of the tenant's that lives */
 
 static const enum kv_tier_id tiers[TIERS] = {KV_TIER_DRAM, KV_TIER_NVME};
@@ -260,8 +263,39 @@ static KV_RC finish(struct prove *prove)
     return KV_OK;
 }
 
+/* Right after its certificate what is left goes while it is being tried: then an answer that says that nothing could be
+ * tried, or compared, is of a moment, and one a little later says more. */
+static KV_RC comes_too_soon(struct prove *prove, bool *ret_soon)
+{
+    struct svc_operation_run *run = prove->run;
+    struct kv_svc *svc = run->svc;
+    struct kv_store_clean cleans[SVC_INSTANCES_MAX];
+    const struct kv_store_ids one = {.ids = &prove->job.id, .count = 1};
+    size_t count = 0;
+    bool ok = false;
+    const char *verdict = verdict_of(prove, &ok);
+    uint64_t now_us = svc->env->realtime_us(svc->env->ctx);
+    *ret_soon = false;
+    if ((strcmp(verdict, "no_control") != 0 && strcmp(verdict, "unreadable") != 0) ||
+        now_us > run->row.started_us + CLEANING_US) {
+        return KV_OK;
+    }
+    KV_TRY(kv_store_cleans(run->pg, &one, SVC_INSTANCES_MAX, &run->info, cleans, &count));
+    bool cleaned = false;
+    for (size_t i = 0; i < count; i++) {
+        cleaned = cleaned || kv_id_equal(&cleans[i].instance, &svc->instance);
+    }
+    if (!cleaned) {
+        *ret_soon = true;
+        snprintf(run->row.phase, sizeof run->row.phase, "cleaning");
+        svc_sleep(svc, CLEANING_LOOK_NS);
+    }
+    return KV_OK;
+}
+
 static KV_RC prove_all(struct prove *prove)
 {
+    bool soon = false;
     struct svc_operation_run *run = prove->run;
     KV_TRY(read_params(prove));
     KV_TRY(take_left(prove));
@@ -274,7 +308,8 @@ static KV_RC prove_all(struct prove *prove)
     if (KV_FAULT("erase/prove-control")) {
         prove->control_opened = 0;
     }
-    return finish(prove);
+    KV_TRY(comes_too_soon(prove, &soon));
+    return soon ? KV_OK : finish(prove);
 }
 
 KV_RC svc_run_erasure_prove(struct svc_operation_run *run)

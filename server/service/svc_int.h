@@ -171,8 +171,8 @@ struct kv_svc {
     atomic_bool groups_open;          /* erasures of many that have not ended, as the janitor saw last */
     _Atomic(const char *) quarantine; /* why; NULL: not quarantined */
 
-    struct kv_top *top;     /* metrics by tenant */
-    uint64_t sample_due_ns; /* janitor only */
+    struct kv_top *top;                      /* metrics by tenant */
+    uint64_t sample_due_ns;                  /* janitor only */
     uint64_t clean_since_us, clean_waits_ns; /* the same, see erase_clean.c */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */

@@ -215,8 +215,8 @@ void cert_cases_of(const struct cert_cases *cases, const struct kv_cert_facts *f
 struct kv_upgrade_facts cert_cases_upgrade(void)
 {
     static struct kv_upgrade_confirmed confirmed[2];
-    confirmed[0] = (struct kv_upgrade_confirmed){
-        .instance = id_of(8), .folder = id_of(10), .at_us = UINT64_C(1795972699000001)};
+    confirmed[0] =
+        (struct kv_upgrade_confirmed){.instance = id_of(8), .folder = id_of(10), .at_us = UINT64_C(1795972699000001)};
     confirmed[1] = (struct kv_upgrade_confirmed){.instance = id_of(11), .at_us = UINT64_C(1795972699000002)};
     return (struct kv_upgrade_facts){.jti = id_of(12),
                                      .issued_us = UINT64_C(1795972699000003),

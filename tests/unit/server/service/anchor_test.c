@@ -316,6 +316,33 @@ Test(anchor, certificate_waits_until_it_is_written_and_the_destruction_does_not)
     kvt_svc_done(&rig);
 }
 
+/* A mount that hangs is a witness that is away: what is to be destroyed is, and the certificates wait. */
+Test(anchor, that_hangs_keeps_no_key_from_being_destroyed)
+{
+    char gate[KVT_PATH_BYTES], spec[KVT_PATH_BYTES + 64];
+    struct kv_erasure_view second;
+    bool existed = false;
+    open_two();
+    kvt_path_join(gate, rig.folder, "gate");
+    snprintf(spec, sizeof spec, "audit/anchor/write=hold:%s@1once", gate);
+    kv_fault_set(spec);
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, erased, 0, &erasure, &existed), KV_OK));
+    await_state(&erasure, KV_ERASURE_VERIFIED);
+    for (unsigned i = 0; i < KVT_WAIT_S * 50 && access(gate, F_OK) != 0; i++) { /* it comes after the verification */
+        usleep(20000);
+    }
+    cr_assert(eq(int, access(gate, F_OK), 0), "the write hangs");
+    cr_assert(kvt_svc_await_check(&rig, "anchor", false));
+    cr_assert(eq(int, kvt_svc_ask(&rig.call, kept, 0, &second, &existed), KV_OK));
+    await_state(&second, KV_ERASURE_VERIFIED);
+    cr_assert(eq(int, unlink(gate), 0));
+    await_state(&erasure, KV_ERASURE_CERTIFIED);
+    await_state(&second, KV_ERASURE_CERTIFIED);
+    cr_assert(kvt_svc_await_check(&rig, "anchor", true));
+    kv_fault_set(NULL);
+    kvt_svc_done(&rig);
+}
+
 Test(anchor, that_is_missing_or_damaged_refuses_the_start_with_what_to_do)
 {
     static struct copy good, bad;
