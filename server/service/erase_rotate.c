@@ -80,6 +80,7 @@ KV_RC erase_rotate_failed(struct erase_round *round, enum kv_err rc)
 KV_RC erase_rotated(struct kv_pg *pg, struct erase_round *round, uint64_t at_us, struct kv_errinfo *info)
 {
     struct kv_store_tenant_key old;
+    KV_TRY(kv_store_tenant_keys_erased(pg, &round->batch.id, at_us, info));
     enum kv_err rc = kv_store_rotation_destroyed(pg, &round->batch.id, at_us, info, &old);
     if (rc == KV_E_MISSING) {
         return KV_OK;

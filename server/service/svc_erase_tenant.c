@@ -11,12 +11,25 @@
 
 #define SETTLE_MAX 1000
 
+/* Its fresh tree is a version of its own; a tenant that goes as well has no other. */
+static KV_RC end_key(struct kv_pg *pg, const struct kv_store_erasure *row, struct kv_errinfo *info)
+{
+    struct kv_store_tenant tenant;
+    KV_TRY(kv_store_tenant_get(pg, &row->tenant, info, &tenant));
+    const struct kv_store_key_end end = {.tenant = row->tenant,
+                                         .erasure = row->id,
+                                         .at_us = row->at_us[KV_ERASURE_REQUESTED],
+                                         .goes_on = tenant.state != KV_TENANT_ERASING};
+    return kv_store_tenant_key_end(pg, &end, info);
+}
+
 KV_RC svc_erase_tenant(struct kv_svc *svc, struct kv_pg *pg, struct kv_store_erasure *row, struct kv_errinfo *info)
 {
     KV_TRY(svc_hold_forbids(svc, pg, &row->tenant, info));
     row->state = KV_ERASURE_REQUESTED;
     row->at_us[KV_ERASURE_REQUESTED] = svc->env->realtime_us(svc->env->ctx);
     KV_TRY(kv_store_erasure_insert_tenant(pg, row, info));
+    KV_TRY(end_key(pg, row, info));
     return svc_erase_record(svc, pg, row, info);
 }
 

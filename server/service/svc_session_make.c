@@ -86,17 +86,20 @@ static KV_RC apply_policy(struct make_tx *tx, struct kv_errinfo *info)
     return KV_OK;
 }
 
-/* The tenant's first session puts its first key into use. */
+/* The tenant's first session puts its first key into use, and the first one after an erasure of all it had the next. */
 static KV_RC activate_key(struct kv_pg *pg, const struct kv_ktree_store *rows, const struct make_tx *tx,
                           struct kv_errinfo *info)
 {
     const struct kv_store_tenant *tenant = &tx->tenant;
-    uint8_t fingerprint[KV_FINGERPRINT_BYTES];
-    if (tenant->next_slot > 0) {
+    struct kv_store_key_use use = {.tenant = tenant->id, .version = tenant->key_version, .at_us = tx->row.created_us};
+    if (tenant->next_slot > tenant->first_slot) {
         return KV_OK;
     }
-    KV_TRY(kv_ktree_fingerprint(tx->call->svc->tree, rows, &tenant->tree, tenant->directory_slot, true, fingerprint));
-    return kv_store_tenant_key_activate_first(pg, &tenant->id, tx->row.created_us, fingerprint, info);
+    KV_TRY(
+        kv_ktree_fingerprint(tx->call->svc->tree, rows, &tenant->tree, tenant->directory_slot, true, use.fingerprint));
+    enum kv_err rc = kv_store_tenant_key_activate(pg, &use, info);
+    /* An erasure by a version of this program that went on with the same one. */
+    return rc == KV_E_STALE && tenant->first_slot > 0 ? KV_OK : rc;
 }
 
 static KV_RC name_key(struct kv_pg *pg, struct make_tx *tx, struct kv_errinfo *info)

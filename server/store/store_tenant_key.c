@@ -52,17 +52,84 @@ KV_RC kv_store_tenant_key_first(struct kv_pg *pg, const struct kv_id *tenant, ui
     return kv_pg_change_one(pg, &query, &args, info, "the tenant has a key");
 }
 
-KV_RC kv_store_tenant_key_activate_first(struct kv_pg *pg, const struct kv_id *tenant, uint64_t at_us,
-                                         const uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES], struct kv_errinfo *info)
+KV_RC kv_store_tenant_key_activate(struct kv_pg *pg, const struct kv_store_key_use *use, struct kv_errinfo *info)
 {
     static const struct kv_pg_query query = {
-        "tenant_key_activate_first", "UPDATE tenant_key SET state = 'active', activated_at = $2, fingerprint = $3"
-                                     " WHERE tenant_id = $1 AND version = 1 AND state = 'pre_activation'"};
+        "tenant_key_activate", "UPDATE tenant_key SET state = 'active', activated_at = $3, fingerprint = $4,"
+                               " failed = NULL WHERE tenant_id = $1 AND version = $2 AND state = 'pre_activation'"};
     struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &use->tenant);
+    kv_pg_arg_i32(&args, use->version);
+    kv_pg_arg_time(&args, use->at_us);
+    kv_pg_arg_raw(&args, use->fingerprint, sizeof use->fingerprint);
+    return kv_pg_change_one(pg, &query, &args, info, "the tenant's key is in use already");
+}
+
+/* --- an end with all of the tenant ------------------------------------------------------------------------------- */
+
+static KV_RC deactivate(struct kv_pg *pg, const struct kv_store_key_end *end, struct kv_errinfo *info,
+                        uint64_t *ret_rows)
+{
+    static const struct kv_pg_query query = {"tenant_key_deactivate",
+                                             "UPDATE tenant_key SET state = 'deactivated', erasure_id = $2"
+                                             " WHERE tenant_id = $1 AND state = 'active'"};
+    struct kv_pg_args args = {0};
+    kv_pg_arg_id(&args, &end->tenant);
+    kv_pg_arg_id(&args, &end->erasure);
+    return kv_pg_change(pg, &query, &args, info, ret_rows);
+}
+
+/* What was to be rotated is gone. */
+static KV_RC fail_rotation(struct kv_pg *pg, const struct kv_id *tenant, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "tenant_key_overtaken", "UPDATE tenant_key SET failed = 'invalid_state' WHERE tenant_id = $1"
+                                " AND state = 'pre_activation' AND operation_id IS NOT NULL AND failed IS NULL"};
+    struct kv_pg_args args = {0};
+    uint64_t rows = 0;
     kv_pg_arg_id(&args, tenant);
+    return kv_pg_change(pg, &query, &args, info, &rows);
+}
+
+/* The erasure's id will do as the id of the version that comes after it. */
+static KV_RC add_next(struct kv_pg *pg, const struct kv_store_key_end *end, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query fresh = {"tenant_key_after",
+                                             "INSERT INTO tenant_key (id, tenant_id, version, created_at)"
+                                             " SELECT $2, $1, max(version) + 1, $3 FROM tenant_key WHERE tenant_id = $1"
+                                             " HAVING count(*) FILTER (WHERE state = 'pre_activation') = 0"};
+    static const struct kv_pg_query tenant = {
+        "tenant_key_of_tenant", "UPDATE tenant SET key_version = (SELECT version FROM tenant_key WHERE tenant_id = $1"
+                                " AND state = 'pre_activation') WHERE id = $1"};
+    struct kv_pg_args args = {0}, self = {0};
+    uint64_t rows = 0;
+    kv_pg_arg_id(&args, &end->tenant);
+    kv_pg_arg_id(&self, &end->tenant);
+    kv_pg_arg_id(&args, &end->erasure);
+    kv_pg_arg_time(&args, end->at_us);
+    KV_TRY(kv_pg_change(pg, &fresh, &args, info, &rows));
+    return kv_pg_change_one(pg, &tenant, &self, info, "there is no such tenant");
+}
+
+KV_RC kv_store_tenant_key_end(struct kv_pg *pg, const struct kv_store_key_end *end, struct kv_errinfo *info)
+{
+    uint64_t ended = 0;
+    KV_TRY(deactivate(pg, end, info, &ended));
+    KV_TRY(ended == 0 ? KV_OK : fail_rotation(pg, &end->tenant, info));
+    return ended == 0 || !end->goes_on ? KV_OK : add_next(pg, end, info);
+}
+
+KV_RC kv_store_tenant_keys_erased(struct kv_pg *pg, const struct kv_id *batch, uint64_t at_us, struct kv_errinfo *info)
+{
+    static const struct kv_pg_query query = {
+        "tenant_keys_erased", "UPDATE tenant_key k SET state = 'destroyed', destroyed_at = $2, batch_id = $1"
+                              " FROM erasure e WHERE e.batch_id = $1 AND e.scope = 'tenant' AND k.erasure_id = e.id"
+                              " AND k.state = 'deactivated'"};
+    struct kv_pg_args args = {0};
+    uint64_t rows = 0;
+    kv_pg_arg_id(&args, batch);
     kv_pg_arg_time(&args, at_us);
-    kv_pg_arg_raw(&args, fingerprint, KV_KEY_FINGERPRINT_BYTES);
-    return kv_pg_change_one(pg, &query, &args, info, "the tenant's first key is in use already");
+    return kv_pg_change(pg, &query, &args, info, &rows);
 }
 
 #define LIST_KEYS "SELECT " COLUMNS " FROM tenant_key k WHERE k.tenant_id = $1"
@@ -99,6 +166,7 @@ static KV_RC begin_anew(struct kv_pg *pg, const struct kv_store_tenant_key *key,
     static const struct kv_pg_query query = {
         "tenant_key_again", "UPDATE tenant_key k SET operation_id = $2, created_at = $3, failed = NULL"
                             " WHERE k.tenant_id = $1 AND k.state = 'pre_activation' AND k.operation_id IS NOT NULL"
+                            " AND EXISTS (SELECT 1 FROM tenant_key a WHERE a.tenant_id = $1 AND a.state = 'active')"
                             " AND NOT EXISTS (SELECT 1 FROM operation o WHERE o.id = k.operation_id"
                             " AND o.ended_at IS NULL)"};
     struct kv_pg_args args = {0};

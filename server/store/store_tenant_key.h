@@ -2,8 +2,8 @@
  * Versions of a tenant's key: what a rotation makes and ends. A row says when and by what, and never holds a key.
  * Thread: the connection's.
  *
- *   PRE_ACTIVATION ─ first session, or a rotation's re-key ─► ACTIVE ─ the next one's re-key ─► DEACTIVATED ─ the root
- *   that it hung under is destroyed ─► DESTROYED
+ *   PRE_ACTIVATION ─ first session, or a rotation's re-key ─► ACTIVE ─ the next one's re-key, or the request to erase
+ *   all of the tenant ─► DEACTIVATED ─ the root that it hung under is destroyed ─► DESTROYED
  */
 #ifndef KV_STORE_TENANT_KEY_H
 #define KV_STORE_TENANT_KEY_H
@@ -39,9 +39,26 @@ struct kv_store_tenant_key {
 /* The first version, with the tenant's row. Write. */
 KV_RC kv_store_tenant_key_first(struct kv_pg *pg, const struct kv_id *tenant, uint64_t created_us,
                                 struct kv_errinfo *info);
-/* The first version goes into use. KV_E_STALE: it is already. Write. */
-KV_RC kv_store_tenant_key_activate_first(struct kv_pg *pg, const struct kv_id *tenant, uint64_t at_us,
-                                         const uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES], struct kv_errinfo *info);
+/* A version goes into use by a session: a tenant's first one, or the one that follows an erasure of all it had.
+ * KV_E_STALE: it is in use already. Write. */
+struct kv_store_key_use {
+    struct kv_id tenant;
+    uint32_t version;
+    uint64_t at_us;
+    uint8_t fingerprint[KV_KEY_FINGERPRINT_BYTES];
+};
+KV_RC kv_store_tenant_key_activate(struct kv_pg *pg, const struct kv_store_key_use *use, struct kv_errinfo *info);
+/* All of the tenant is erased in one step: the active version ends with the root that this erasure destroys, and with
+ * `goes_on` another one waits for the first session that comes after it. A rotation that is under way fails. Does
+ * nothing when no version was in use. The tenant's row is locked, the erasure's is there. Write. */
+struct kv_store_key_end {
+    struct kv_id tenant, erasure;
+    uint64_t at_us;
+    bool goes_on;
+};
+KV_RC kv_store_tenant_key_end(struct kv_pg *pg, const struct kv_store_key_end *end, struct kv_errinfo *info);
+/* The batch destroyed the root that the versions ended by its erasures hung under. Write. */
+KV_RC kv_store_tenant_keys_erased(struct kv_pg *pg, const struct kv_id *batch, uint64_t at_us, struct kv_errinfo *info);
 /* One page; `ret_list` has room for page->limit + 1. */
 KV_RC kv_store_tenant_key_page(struct kv_pg *pg, const struct kv_id *tenant, struct kv_page *page,
                                struct kv_errinfo *info, struct kv_store_tenant_key *ret_list, size_t *ret_count);

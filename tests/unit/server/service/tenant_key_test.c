@@ -10,6 +10,8 @@
 
 #include <criterion/criterion.h>
 #include <criterion/new/assert.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -110,6 +112,116 @@ Test(tenant_key, a_first_session_puts_the_first_version_into_use)
     cr_assert(memcmp(key.fingerprint, first.row.fingerprint, sizeof key.fingerprint) != 0);
     close_all();
 }
+
+/* All that the tenant has, in one step, to its end. */
+static void erase_all(void)
+{
+    struct kv_erasure_new in = {.scope = KV_SCOPE_TENANT, .tenant = rig.tenant, .basis = "other"};
+    struct kv_erasure_made *made = calloc(1, sizeof *made);
+    cr_assert(eq(int, kv_svc_erase(&rig.call, &in, made), KV_OK), "%s", rig.call.info.text);
+    for (unsigned i = 0; i < KVT_WAIT_S * 20 && made->erasure.state != KV_ERASURE_CERTIFIED; i++) {
+        usleep(50000);
+        cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &made->erasure.id, &made->erasure), KV_OK));
+    }
+    cr_assert(eq(int, made->erasure.state, KV_ERASURE_CERTIFIED));
+    free(made);
+}
+
+Test(tenant_key, a_tenant_erased_in_one_step_goes_on_with_the_next_version)
+{
+    open_all();
+    struct kv_id gone = session_with_blocks();
+    struct kv_tenant_key_view first = version(1);
+    erase_all();
+    struct kv_tenant_key_view ended = version(1), next = version(2);
+    cr_assert(eq(str, (char *)ended.state, "destroyed"));
+    cr_assert(ended.row.destroyed_us > 0 && ended.row.sessions == 0);
+    cr_assert(memcmp(ended.row.fingerprint, first.row.fingerprint, sizeof first.row.fingerprint) == 0);
+    cr_assert(eq(str, (char *)next.state, "pre_activation"), "nothing was made in it yet");
+    struct kv_session_view view;
+    cr_assert(eq(int, kv_svc_session_get(&rig.call, &gone, false, &view), KV_E_SESSION_ERASED));
+    cr_assert(eq(u32, key_of(gone).version, 1));
+    cr_assert(eq(str, (char *)key_of(gone).state, "destroyed"));
+
+    struct kv_id session = session_with_blocks();
+    next = version(2);
+    cr_assert(eq(str, (char *)next.state, "active"));
+    cr_assert(next.row.has_fingerprint && next.row.sessions == 1);
+    cr_assert(memcmp(next.row.fingerprint, first.row.fingerprint, sizeof first.row.fingerprint) != 0);
+    cr_assert(eq(u32, key_of(session).version, 2));
+    cr_assert(restores(session));
+
+    (void)rotated(false); /* and that one is rotated like any other */
+    cr_assert(eq(str, (char *)version(2).state, "destroyed"));
+    cr_assert(eq(str, (char *)version(3).state, "active"));
+    cr_assert(restores(session));
+    erase_all();
+    cr_assert(eq(str, (char *)version(3).state, "destroyed"));
+    cr_assert(eq(str, (char *)version(4).state, "pre_activation"));
+    close_all();
+}
+
+Test(tenant_key, erasing_all_of_a_tenant_that_had_nothing_ends_no_version)
+{
+    struct kv_operation_view view;
+    open_all();
+    erase_all();
+    cr_assert(eq(str, (char *)version(1).state, "pre_activation"));
+    cr_assert(eq(str, (char *)version(2).state, "missing"));
+    (void)session_with_blocks();
+    cr_assert(eq(str, (char *)version(1).state, "active"));
+    erase_all();
+    cr_assert(eq(str, (char *)version(1).state, "destroyed"));
+    cr_assert(eq(int, kv_svc_tenant_key_rotate(&rig.call, &rig.tenant, false, &view), KV_E_INVALID_STATE),
+              "there is nothing to rotate");
+    (void)session_with_blocks();
+    (void)rotated(false);
+    close_all();
+}
+
+/* An older version of this program went on with the same version: its tenants do so too, and rotate. */
+Test(tenant_key, a_tenant_that_an_older_version_erased_goes_on_as_it_was)
+{
+    open_all();
+    (void)session_with_blocks();
+    kvt_db_run(&rig, "UPDATE kvrun.tenant SET first_slot = next_slot");
+    (void)session_with_blocks();
+    cr_assert(eq(str, (char *)version(1).state, "active"));
+    cr_assert(eq(str, (char *)version(2).state, "missing"));
+    close_all();
+}
+
+#ifdef KV_FAULTS
+Test(tenant_key, a_rotation_that_is_overtaken_by_the_erasure_of_all_fails)
+{
+    char gate[KVT_PATH_BYTES], spec[KVT_PATH_BYTES + 64];
+    open_all();
+    (void)session_with_blocks();
+    kvt_path_join(gate, rig.folder, "gate");
+    snprintf(spec, sizeof spec, "erase/staged=hold:%s@1once", gate);
+    kv_fault_set(spec);
+    struct kv_operation_view view = rotate(false);
+    for (unsigned i = 0; i < KVT_WAIT_S * 50 && access(gate, F_OK) != 0; i++) {
+        usleep(20000);
+    }
+    struct kv_erasure_new in = {.scope = KV_SCOPE_TENANT, .tenant = rig.tenant, .basis = "other"};
+    struct kv_erasure_made *made = calloc(1, sizeof *made);
+    cr_assert(eq(int, kv_svc_erase(&rig.call, &in, made), KV_OK), "%s", rig.call.info.text);
+    cr_assert(eq(int, unlink(gate), 0));
+    await_end(&view);
+    for (unsigned i = 0; i < KVT_WAIT_S * 20 && made->erasure.state != KV_ERASURE_CERTIFIED; i++) {
+        usleep(50000);
+        cr_assert(eq(int, kv_svc_erasure_get(&rig.call, &made->erasure.id, &made->erasure), KV_OK));
+    }
+    cr_assert(eq(int, made->erasure.state, KV_ERASURE_CERTIFIED));
+    free(made);
+    cr_assert(eq(str, (char *)version(1).state, "destroyed"));
+    (void)session_with_blocks();
+    cr_assert(eq(str, (char *)version(2).state, "active"));
+    kv_fault_set(NULL);
+    close_all();
+}
+#endif
 
 Test(tenant_key, a_rotation_destroys_the_old_root_and_touches_no_block)
 {

@@ -55,7 +55,9 @@ static enum kv_err next(unsigned number)
 
 static enum kv_err activate_first(void)
 {
-    return IN_TX(pg, kv_store_tenant_key_activate_first(pg, &tenant, T0 + 1, name_1, &info));
+    struct kv_store_key_use use = {.tenant = tenant, .version = 1, .at_us = T0 + 1};
+    memcpy(use.fingerprint, name_1, sizeof use.fingerprint);
+    return IN_TX(pg, kv_store_tenant_key_activate(pg, &use, &info));
 }
 
 static enum kv_err rekeyed(uint32_t version, struct kv_id batch)
