@@ -183,6 +183,9 @@ static KV_RC follow_database(struct kv_svc *svc, struct kv_pg *pg, struct kv_err
     pthread_mutex_lock(&svc->roe_mutex);
     enum kv_err rc = svc_provider_follow(svc, kroot.provider, info);
     pthread_mutex_unlock(&svc->roe_mutex);
+    if (rc != KV_OK) { /* it moved to one whose configuration is not here: what is open stays, nothing else opens */
+        atomic_store(&svc->root_ok, false);
+    }
     *ret_root = kroot.root_id;
     kv_store_kroot_done(&kroot);
     return rc;

@@ -51,14 +51,14 @@ def stopped(process):
 class Instance:
     """One server, its engine's pool, and who speaks to it."""
 
-    def __init__(self, pair, name, db_url, fault=""):
+    def __init__(self, pair, name, db_url, fault="", options=None):
         self.pair, self.name, self.fault = pair, name, fault
         self.folder = os.path.join(pair.folder, name)
         os.makedirs(self.folder)
         os.chmod(self.folder, 0o711)
-        options = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={pair.lease}s",
-                   *pair.root.options]
-        self.server = Server(pair.program, self.folder, options, db_url, pair.root.environment)
+        wanted = ["--tiers.dram.bytes=8MiB", "--tiers.nvme.bytes=64MiB", f"--instance.lease={pair.lease}s",
+                   *(pair.root.options if options is None else options)]
+        self.server = Server(pair.program, self.folder, wanted, db_url, pair.root.environment)
         self.pool, self.clients, self.gate = engine.Pool("p" + name, 16 * 1024, 64), {}, None
         self.keys_from(pair.first)
 
@@ -148,7 +148,8 @@ class Pair:
         self.program, self.verify, self.cluster, self.name = tools.kvrun, tools.verify, cluster, name
         self.folder = tempfile.mkdtemp(prefix="kvinst.")
         os.chmod(self.folder, 0o711)
-        self.root = roots.KINDS[root](self.folder)
+        self.root = roots.of(root)(self.folder)
+        self.root_name = root
         self.url, self.instances, self.relays, self.first, self.keys = cluster.database(name), [], [], None, {}
         self.lease = LEASE_SECONDS
 
@@ -159,12 +160,12 @@ class Pair:
         check(run.returncode == 0, f"{text}: {run.stderr}")
         return run.stdout.strip()
 
-    def add(self, name, fault="", relay=False, start=True):
+    def add(self, name, fault="", relay=False, start=True, options=None):
         url = self.url
         if relay:
             self.relays.append(Relay(os.path.join(self.folder, "relay-" + name), self.cluster.folder))
             url = url.replace(self.cluster.folder, self.relays[-1].folder)
-        instance = Instance(self, name, url, fault)
+        instance = Instance(self, name, url, fault, options)
         self.instances.append(instance)
         if start:
             instance.start()
@@ -659,6 +660,112 @@ def case_root_moves_control(pair):
     wait_until(lambda: b.state() == "quarantined", WAIT_SECONDS, "the control's mistake")
 
 
+# --- an operator changes the root while two servers run ---------------------------------------------------------------
+
+
+class Restores:
+    """The other instance's sessions, restored again and again: right pages or none, and an end to whatever kept them."""
+
+    def __init__(self, instance, session):
+        self.instance, self.session, self.stopping, self.answers = instance, session, threading.Event(), []
+        self.thread = threading.Thread(target=self.work)
+        self.thread.start()
+
+    def work(self):
+        client = Client(self.instance.server.socket, self.instance.pair.keys["engine"])
+        hashes = [engine.block_hash(self.session, "shared", i) for i in range(3)]
+        while not self.stopping.is_set():
+            answer = client.call("POST", "/v1/restores", {"session_id": self.session, "pool_id": self.instance.pool.id,
+                                                          "hashes": hashes, "slots": [8, 9, 10]})
+            self.answers.append(answer.status)
+
+    def end(self):
+        self.stopping.set()
+        self.thread.join()
+        check(set(self.answers) <= {200, 503} and 200 in self.answers, f"restores meanwhile: {set(self.answers)}")
+
+
+def change(pair, instance, path, body):
+    answer = instance.call("operator", "POST", path, body)
+    check(answer.status == 202, f"{path}: {answer}")
+    operation = "/v1/operations/" + answer.json["id"]
+    wait_until(lambda: instance.call("operator", "GET", operation).json["done"], WAIT_SECONDS, path)
+    ended = instance.call("operator", "GET", operation).json
+    check(ended["state"] == "succeeded", f"{path}: {ended}")
+    return ended["response"]
+
+
+def root_changes(pair, path, body, provider):
+    """Both go on: what was stored opens on both, nothing of the old root is left, and either erases."""
+    a, b = pair.add("a"), pair.add("b")
+    kept = {instance: pair.session(instance) for instance in (a, b)}
+    for instance, session in kept.items():
+        instance.offload(session)
+    meanwhile = Restores(b, kept[b])
+    response = change(pair, a, path, body)
+    root = a.call("operator", "GET", "/v1/root").json
+    check(root["root_id"] == response["new_root"] != response["old_root"] and root["database_provider"] == provider, f"{root}")
+    wait_until(lambda: b.call("operator", "GET", "/v1/root").json["provider"].get("active_root") == response["new_root"],
+               WAIT_SECONDS, "the other one at the fresh root")
+    for instance, session in kept.items():
+        wait_until(lambda: instance.restore(session)[1] == 3, WAIT_SECONDS, f"{instance.name} goes on")
+    meanwhile.end()
+    held = pair.sql("SELECT count(*) FROM kvrun.instance WHERE acked_root IS DISTINCT FROM (SELECT root_id FROM kvrun.kroot)")
+    check(held == "0", f"{held} instances have not said that they wiped what the old root opened")
+    for instance, other in ((b, a), (a, b)):
+        session = pair.session(other)
+        other.offload(session)
+        erasure = pair.ask(instance, session)
+        pair.certified(instance, erasure)
+        payload = pair.good_certificate(erasure, a, b)
+        check(payload["destroyed"]["provider"] == provider, f"destroyed by {payload['destroyed']}")
+        pair.erased_everywhere(session, a, b)
+    return a, b
+
+
+def case_root_rotates(pair):
+    for instance in root_changes(pair, "/v1/root:rotate", {}, pair.root_name):
+        instance.ends()
+
+
+def case_root_migrates(pair):
+    first, _, other = pair.root_name.partition("+")
+    a, b = root_changes(pair, "/v1/root:migrate", {"to": other}, other)
+    back = change(pair, b, "/v1/root:migrate", {"to": first})
+    check(back["provider"] == other, f"who destroyed: {back}")
+    for instance in (a, b):
+        session = pair.session(instance)
+        pair.certified(instance, pair.ask(instance, session))
+        instance.ends()
+
+
+def case_root_migrates_unknown(pair):
+    """One instance does not have the new provider's configuration: it says so, opens nothing, and goes on once it has."""
+    first, _, other = pair.root_name.partition("+")
+    a, b = pair.add("a"), pair.add("b", options=pair.root.alone)
+    session = pair.session(b)
+    b.offload(session)
+    change(pair, a, "/v1/root:migrate", {"to": other})
+
+    wait_until(lambda: b"[-]root_key" in b.call("operator", "GET", "/readyz").body and "root." + other in b.said(),
+               WAIT_SECONDS, "the one that cannot follow says so")
+    fresh = pair.session(a)
+    a.offload(fresh)
+    answer, right = b.restore(fresh)
+    check(answer.status >= 500 and right == 0, f"what it had not open: {answer}")
+    check(b.restore(session)[1] == 3, "what it had open goes on")
+    erasure = pair.ask(a, fresh)
+    pair.certified(a, erasure)  # it holds nobody up
+    pair.good_certificate(erasure, a)
+    b.ends()
+    b.server.options = a.server.options
+    b.start().attach()
+    wait_until(lambda: b.restore(session)[1] == 3, WAIT_SECONDS, "b with the configuration")
+    pair.certified(b, pair.ask(b, session))
+    a.ends()
+    b.ends()
+
+
 # --- filling slots while a root changes -------------------------------------------------------------------------------
 
 
@@ -720,7 +827,12 @@ for at in ("fenced", "staged", "rekeyed", "destroyed", "purged"):
 OTHER_ROOTS = sorted(roots.KINDS.keys() - {"file"})
 CASES = {name[5:]: value for name, value in list(globals().items()) if name.startswith("case_")}
 CASES.update({f"{name}@{root}": CASES[name] for root in OTHER_ROOTS
-              for name in ("second_serves", "killed", "root_moves", "away_at_staged")})
+              for name in ("second_serves", "killed", "root_moves", "away_at_staged", "root_rotates")})
+MOVES = [name for name in CASES if name.startswith("root_migrates")]
+CASES.update({f"{name}@{first}+{other}": CASES[name] for name in MOVES for first in roots.KINDS for other in roots.KINDS
+              if first != other})
+for name in MOVES:  # there is nowhere to move to with one provider alone
+    del CASES[name]
 ALWAYS = [f"second_serves@{root}" for root in OTHER_ROOTS]
 
 
@@ -746,7 +858,9 @@ def some(rng):
     if os.environ.get("KV_LONG") == "1":
         return list(CASES)
     kinds = [[name for name in CASES if name.startswith("away_at") and "@" not in name], [name for name in CASES if name.endswith("control")],
-             ["killed", "cloned", "root_moves", "fill_held"]]
+             ["killed", "cloned", "root_moves", "fill_held"],
+             [name for name in CASES if name.startswith("root_migrates@")], ["root_rotates", "root_rotates@transit"],
+             [name for name in CASES if name.startswith("root_migrates_unknown")]]
     kinds += [[name for name in CASES if name.endswith("@" + root) and name not in ALWAYS] for root in OTHER_ROOTS]
     left = {name for kind in kinds for name in kind}
     return [name for name in CASES if name not in left] + [rng.choice(kind) for kind in kinds]

@@ -1,5 +1,6 @@
 """Roots of erasure that several servers share: a file that both processes open, which only a build with fault points offers; a token
 of SoftHSM; a key service, played by the double of tests/lib. Each says what a server is started with."""
+import functools
 import glob
 import os
 import shutil
@@ -67,6 +68,27 @@ class KeyService:
         self.double.stdout.close()
 
 
+class Both:
+    """One to start with, and the configuration of another one that the root can move to."""
+
+    def __init__(self, first, other, folder):
+        self.parts = [first(folder), other(folder)]
+        self.alone = self.parts[0].options  # of an instance that knows the first one only
+        self.options = self.alone + [option for option in self.parts[1].options if not option.startswith("--root.provider=")]
+        self.environment = {**self.parts[0].environment, **self.parts[1].environment}
+        self.fault = ",".join(filter(None, (part.fault for part in self.parts)))
+
+    def close(self):
+        for part in self.parts:
+            part.close()
+
+
 KINDS = {"file": File, "transit": KeyService}
 if softhsm() and shutil.which("softhsm2-util"):
     KINDS["pkcs11"] = Token
+
+
+def of(name):
+    """A kind, or two of them: "file+transit"."""
+    first, _, other = name.partition("+")
+    return functools.partial(Both, KINDS[first], KINDS[other]) if other else KINDS[first]

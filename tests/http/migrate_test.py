@@ -5,6 +5,7 @@ import glob
 import json
 import os
 import pathlib
+import random
 import shutil
 import subprocess
 import sys
@@ -17,6 +18,19 @@ import rig
 PIN = "4711-pin"
 STEPS = ("erase/stage-create", "erase/staged", "store/erase-rekey/committed", "erase/destroy", "erase/moved", "erase/destroyed",
          "erase/purged", "operation/piece")
+
+# The token's own, there and back.
+TO_TOKEN = tuple(f"roe/pkcs11/{step}" for step in ("create", "created", "activate", "activated"))
+FROM_TOKEN = ("roe/pkcs11/destroy", "roe/pkcs11/destroyed", "erase/moved", "erase/destroyed")
+SAMPLE = 3
+
+
+def some(steps):
+    """All with KV_LONG=1, else a sample that the seed tells."""
+    seed = int(os.environ.get("KV_SEED", random.SystemRandom().getrandbits(32)))
+    print(f"seed {seed}", flush=True)
+    steps = list(steps)
+    return steps if os.environ.get("KV_LONG") == "1" else random.Random(seed).sample(steps, SAMPLE)
 
 
 def softhsm():
@@ -130,27 +144,51 @@ class Migration(unittest.TestCase):
         self.check_opens()
         self.assertEqual((self.root()["provider"]["name"], self.held("file")), ("file", 1))
 
+    def killed(self, step, there, to):
+        with self.subTest(step=step, to=to):
+            self.assertEqual(self.server.stop(), 0)
+            self.server.start(KVRUN_FAULT=f"{step}=kill@1")
+            try:
+                self.migrate(to, 30)
+            except OSError:
+                pass  # the server ended under the request
+            self.assertEqual(self.server.process.wait(60), -9)
+            self.server.stop()
+            self.server.start()
+            rig.wait_for("the end", lambda: self.last_operation()["done"])
+            ended = self.last_operation()
+            self.assertEqual(ended["state"], "succeeded", ended)
+            self.check_at(to, there)
+        return to
+
+    def last_operation(self):
+        answer = self.server.patient("GET", "/v1/operations?kind=root.migrate&limit=1", self.server.operator)
+        return answer.json()["data"][0]
+
     def test_killed_anywhere_it_ends_with_exactly_one_root(self):
         there = "file"
         for step in STEPS:
-            to = "transit" if there == "file" else "file"
-            with self.subTest(step=step, to=to):
-                self.assertEqual(self.server.stop(), 0)
-                self.server.start(KVRUN_FAULT=f"{step}=kill@1")
-                try:
-                    self.migrate(to, 30)
-                except OSError:
-                    pass  # the server ended under the request
-                self.assertEqual(self.server.process.wait(60), -9)
-                self.server.stop()
-                self.server.start()
-                answer = self.server.patient("GET", "/v1/operations?kind=root.migrate&limit=1", self.server.operator)
-                path = f"/v1/operations/{answer.json()['data'][0]['id']}"
-                rig.wait_for("the end", lambda: self.server.call("GET", path, self.server.operator).json()["done"])
-                ended = self.server.call("GET", path, self.server.operator).json()
-                self.assertEqual(ended["state"], "succeeded", ended)
-                self.check_at(to, there)
-                there = to
+            there = self.killed(step, there, "transit" if there == "file" else "file")
+
+    def test_killed_anywhere_on_the_way_to_a_token_and_from_there(self):
+        if not softhsm():
+            self.skipTest("SoftHSM is not installed")
+        there = "file"
+        for to_token, from_token in some(zip(STEPS + TO_TOKEN, STEPS + FROM_TOKEN)):
+            there = self.killed(from_token, self.killed(to_token, there, "pkcs11"), "transit" if there == "file" else "file")
+
+    def test_in_between_both_have_one_which_the_count_sees(self):
+        """The control of every count here: between the two, it is not one."""
+        gate = os.path.join(self.folder, "gate")
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start(KVRUN_FAULT=f"erase/moved=hold:{gate}@1once")
+        to = "pkcs11" if softhsm() else "transit"
+        self.migrate(to, 0)
+        rig.wait_for("the fresh one to be active", lambda: os.path.exists(gate))
+        self.assertEqual((self.held("file"), self.held(to)), (1, 1))
+        os.unlink(gate)
+        rig.wait_for("the end", lambda: self.last_operation()["done"])
+        self.check_at(to, "file")
 
 
 if __name__ == "__main__":
