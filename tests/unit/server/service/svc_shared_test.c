@@ -3,6 +3,7 @@
  * keep it. What is erased opens nowhere; what stays is what the policy says stays.
  */
 #include "dataplane/base/env.h"
+#include "dataplane/base/fault.h"
 #include "dataplane/base/id.h"
 #include "dataplane/base/mem.h"
 #include "server/service/svc_hold.h"
@@ -659,3 +660,43 @@ Test(shared, an_erasure_that_a_hold_blocks_takes_the_scope_along_afterwards)
     await_erasure_of(a.id);
     check_shared(view.id, "erased", a.shared);
 }
+
+/* --- crashes ------------------------------------------------------------------------------------------------------ */
+
+#ifdef KV_FAULTS
+/* The process ends at this point of the erasure that takes the scope along; the next one carries both out. */
+static void check_crash(const char *point)
+{
+    struct kv_session_view a = make("s"), b = make("s");
+    struct kv_erasure_new in = {.scope = KV_SCOPE_SESSION, .session = a.id, .basis = "other"};
+    struct kv_erasure_made *made = kv_alloc(sizeof *made);
+    offload(a.id, 3, 2);
+    kv_fault_set(point);
+    KV_IGNORE(kv_svc_erase(&rig.call, &in, made), "the fault may be in the answer, or in what comes after it");
+    usleep(300000);
+    kvt_engine_close(&engine);
+    kvt_svc_restart(&rig);
+    kv_fault_set(NULL);
+    kvt_engine_open(&rig.call, &engine);
+    struct kv_erasure_view gone = await_erasure_of(a.id);
+    await_erasure_of(a.shared);
+    check_shared(gone.id, "erased", a.shared);
+    cr_assert(eq(u32, restored(b.id, 3, 2), 0), "%s", point);
+    kv_free(made);
+}
+
+Test(shared, a_crash_after_the_request_leaves_no_scope_behind)
+{
+    check_crash("erase/requested=fail@1");
+}
+
+Test(shared, a_crash_before_the_rekey_leaves_no_scope_behind)
+{
+    check_crash("erase/staged=fail");
+}
+
+Test(shared, a_crash_after_the_rekey_leaves_no_scope_behind)
+{
+    check_crash("erase/rekeyed=fail@1");
+}
+#endif
