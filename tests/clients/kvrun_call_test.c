@@ -100,12 +100,14 @@ Test(kvrun_call, session_says_what_it_is)
                                     .labels = labels,
                                     .label_count = 2,
                                     .ttl_seconds = 60,
-                                    .idle_ttl_seconds = 30};
+                                    .idle_ttl_seconds = 30,
+                                    .sharing_scope = "prompt"};
     canned_answer(rig_server, 201, "{\"id\":\"ses_1\"}");
     cr_assert(kvrun_session_open(rig_client, &session, id, &rig_error));
     cr_assert(eq(str, id, "ses_1"));
     cr_assert(asked("{\"model\":{\"id\":\"m\",\"revision\":\"1\",\"fingerprint\":\"f\"},\"external_id\":\"chat-4711\","
-                    "\"labels\":{\"env\":\"prod\",\"user\":\"7\"},\"ttl_seconds\":60,\"idle_ttl_seconds\":30}"));
+                    "\"sharing_scope\":\"prompt\",\"labels\":{\"env\":\"prod\",\"user\":\"7\"},\"ttl_seconds\":60,"
+                    "\"idle_ttl_seconds\":30}"));
     cr_assert(kvrun_session_open(rig_client, &plain, id, &rig_error));
     cr_assert(asked("\r\n\r\n{\"model\":{\"id\":\"m\",\"revision\":\"1\"}}"), "what is not said is left out");
     labels[1].value = "\xff";
@@ -214,6 +216,7 @@ Test(kvrun_call, restore_reads_columns)
                   "{\"operation_id\":\"opr_1\",\"results\":[\"restored\",\"stale_page\"],\"tiers\":[\"nvme\",\"none\"],"
                   "\"contiguous_blocks\":1,\"bytes\":7,\"duration_us\":9}");
     in.generations = generations;
+    in.shared_blocks = 1;
     cr_assert(kvrun_restore(rig_client, &in, rig_blocks, &moved, &rig_error), "%s", rig_error.detail);
     cr_assert(eq(int, rig_blocks[0].result, KVRUN_RESTORED));
     cr_assert(eq(int, rig_blocks[1].result, KVRUN_STALE_PAGE));
@@ -222,8 +225,9 @@ Test(kvrun_call, restore_reads_columns)
     cr_assert(eq(u64, moved.bytes, 7));
     cr_assert(eq(str, moved.cause, ""));
     cr_assert(eq(u64, moved.hold, 0));
-    cr_assert(asked("\"pool_id\":\"poo_1\",\"hashes\":[\"00" HASH_TAIL "\",\"01" HASH_TAIL
-                    "\"],\"slots\":[0,1],\"generations\":[7,9007199254740991],\"deadline_ms\":1000}"));
+    cr_assert(
+        asked("\"pool_id\":\"poo_1\",\"hashes\":[\"00" HASH_TAIL "\",\"01" HASH_TAIL
+              "\"],\"shared_blocks\":1,\"slots\":[0,1],\"generations\":[7,9007199254740991],\"deadline_ms\":1000}"));
     struct kvrun_stats stats = rig_stats();
     cr_assert(eq(u64, stats.calls_answered, 1));
     cr_assert(eq(u64, stats.blocks_restored, 1));

@@ -128,7 +128,8 @@ static bool do_session(const json_t *step, json_t *seen)
                                     .external_id = text_of(step, "external_id"),
                                     .labels = labels,
                                     .ttl_seconds = number_of(step, "ttl_seconds"),
-                                    .idle_ttl_seconds = number_of(step, "idle_ttl_seconds")};
+                                    .idle_ttl_seconds = number_of(step, "idle_ttl_seconds"),
+                                    .sharing_scope = text_of(step, "sharing_scope")};
     const char *name;
     json_t *value;
     json_object_foreach(json_object_get(step, "labels"), name, value)
@@ -198,7 +199,8 @@ static struct kvrun_blocks blocks_of(const json_t *step)
                               .slots = columns.slots,
                               .generations = generations != NULL ? columns.generations : NULL,
                               .durable = json_is_true(json_object_get(step, "durable")),
-                              .deadline_ms = (unsigned)number_of(step, "deadline_ms")};
+                              .deadline_ms = (unsigned)number_of(step, "deadline_ms"),
+                              .shared_blocks = (uint32_t)number_of(step, "shared_blocks")};
     for (uint32_t i = 0; i < in.count && i < BLOCKS_MAX; i++) {
         const char *text = json_string_value(json_array_get(texts, i));
         for (size_t byte = 0; byte < sizeof(columns.hashes[i].bytes); byte++) {

@@ -94,7 +94,7 @@ class Driver:
         return {}
 
     def do_session(self, step):
-        members = {name: step[name] for name in ("external_id", "labels", "ttl_seconds", "idle_ttl_seconds") if name in step}
+        members = {name: step[name] for name in ("external_id", "labels", "ttl_seconds", "idle_ttl_seconds", "sharing_scope") if name in step}
         session = self.client.session_open(MODEL, **members)
         same = sorted(name for name, known in self.sessions.items() if known == session)
         self.sessions[step["as"]] = session
@@ -111,7 +111,8 @@ class Driver:
         return {}
 
     def do_lookup(self, step):
-        found = self.client.lookup(self.session_of(step), self.pool_of(step), [hash_of(text) for text in step["texts"]])
+        found = self.client.lookup(self.session_of(step), self.pool_of(step), [hash_of(text) for text in step["texts"]],
+                                   shared_blocks=step.get("shared_blocks", 0))
         return {"prefix": found.prefix_blocks, "tiers": found.tiers, "cause": found.cause}
 
     def moved(self, step, moved):
@@ -121,7 +122,7 @@ class Driver:
                 "bytes": moved.bytes}
 
     def transfer(self, step, call, **more):
-        members = {name: step[name] for name in ("generations", "deadline_ms") if name in step}
+        members = {name: step[name] for name in ("generations", "deadline_ms", "shared_blocks") if name in step}
         return call(self.session_of(step), self.pool_of(step), [hash_of(text) for text in step["texts"]], step["slots"],
                     **members, **more)
 

@@ -126,6 +126,7 @@ struct kvrun_session {
     const struct kvrun_label *labels; /* at most 16; no personal data: they are kept in plain text */
     size_t label_count;
     uint64_t ttl_seconds, idle_ttl_seconds; /* 0: what the policy says */
+    const char *sharing_scope; /* your own name of what it shares with other sessions of the model; NULL: nothing */
 };
 
 KVRUN_CALL kvrun_session_open(struct kvrun_client *client, const struct kvrun_session *session,
@@ -181,6 +182,7 @@ struct kvrun_blocks {
     const uint64_t *generations; /* of each page, counted up when it is given to another request; NULL: none */
     bool durable;                /* offload: answer when the blocks are on storage that survives the server */
     unsigned deadline_ms;        /* blocks that are not begun by then are KVRUN_TIMEOUT; 0: the client's */
+    uint32_t shared_blocks;      /* so many of the first belong to what the session shares */
 };
 
 struct kvrun_found {

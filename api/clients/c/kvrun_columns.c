@@ -64,6 +64,9 @@ json_t *kvrun_blocks_json(enum kvrun_kind kind, const struct kvrun_blocks *in, c
 {
     json_t *body =
         json_pack("{s:s, s:s, s:o}", "session_id", in->session_id, "pool_id", pool_id, "hashes", hashes_json(in));
+    if (body != NULL && in->shared_blocks > 0) {
+        json_object_set_new(body, "shared_blocks", json_integer((json_int_t)in->shared_blocks));
+    }
     if (kind == KVRUN_LOOKUP || body == NULL) {
         return body;
     }

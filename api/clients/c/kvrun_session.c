@@ -21,8 +21,8 @@ static json_t *labels_json(const struct kvrun_session *session)
 
 static json_t *session_json(const struct kvrun_session *session)
 {
-    json_t *body =
-        json_pack("{s:o, s:s*}", "model", kvrun_model_json(&session->model), "external_id", session->external_id);
+    json_t *body = json_pack("{s:o, s:s*, s:s*}", "model", kvrun_model_json(&session->model), "external_id",
+                             session->external_id, "sharing_scope", session->sharing_scope);
     bool fine = body != NULL;
     if (fine && session->label_count > 0) {
         fine = json_object_set_new(body, "labels", labels_json(session)) == 0;

@@ -651,14 +651,16 @@ class Client:
     # --- sessions ---------------------------------------------------------------------------------------------------------
 
     def session_open(self, model: Model, *, external_id: Optional[str] = None, labels: Optional[Mapping[str, str]] = None,
-                     ttl_seconds: Optional[int] = None, idle_ttl_seconds: Optional[int] = None) -> str:
-        """Its id. The session that has this external_id already is the answer."""
+                     ttl_seconds: Optional[int] = None, idle_ttl_seconds: Optional[int] = None,
+                     sharing_scope: Optional[str] = None) -> str:
+        """Its id. The session that has this external_id already is the answer. `sharing_scope`: your own name of what it
+        shares with other sessions of the model."""
         with self._lock:
             generation = self._generation
             if self._registration is not None and not self._stats.up:
                 raise Error("down", f"the server is away: {self._why.detail}", retryable=True)
         members = {"external_id": external_id, "labels": dict(labels) if labels else None, "ttl_seconds": ttl_seconds,
-                   "idle_ttl_seconds": idle_ttl_seconds}
+                   "idle_ttl_seconds": idle_ttl_seconds, "sharing_scope": sharing_scope}
         body = {"model": model._json(), **{name: value for name, value in members.items() if value is not None}}
         try:
             return str(_member(self._post("/v1/sessions", body), "id", str))
@@ -679,33 +681,38 @@ class Client:
 
     # --- blocks -----------------------------------------------------------------------------------------------------------
 
-    def lookup(self, session_id: str, pool: int, hashes: Sequence[bytes]) -> Found:
-        """`hashes`: the engine's own chained hash of each block, 32 bytes."""
+    def lookup(self, session_id: str, pool: int, hashes: Sequence[bytes], *, shared_blocks: int = 0) -> Found:
+        """`hashes`: the engine's own chained hash of each block, 32 bytes. `shared_blocks`, here and below: so many of the
+        first belong to what the session shares."""
         count = len(hashes)
-        answer, _, cause, _ = self._run("lookups", session_id, pool, hashes, {})
+        members = {"shared_blocks": shared_blocks} if shared_blocks else {}
+        answer, _, cause, _ = self._run("lookups", session_id, pool, hashes, members)
         if answer is None:
             return Found(0, ["none"] * count, cause)
         return Found(answer["prefix_blocks"], answer["tiers"])
 
     def offload(self, session_id: str, pool: int, hashes: Sequence[bytes], slots: Sequence[int], *,
                 generations: Optional[Sequence[int]] = None, durable: bool = False,
-                deadline_ms: Optional[int] = None) -> Moved:
+                deadline_ms: Optional[int] = None, shared_blocks: int = 0) -> Moved:
         """The pages must be final. `durable`: answers when the blocks are on storage that survives the server."""
-        members = self._transfer(hashes, slots, generations, deadline_ms)
+        members = self._transfer(slots, generations, deadline_ms, shared_blocks)
         members["wait"] = "durable" if durable else "dram"
         return self._moved(*self._run("offloads", session_id, pool, hashes, members), len(hashes))
 
     def restore(self, session_id: str, pool: int, hashes: Sequence[bytes], slots: Sequence[int], *,
-                generations: Optional[Sequence[int]] = None, deadline_ms: Optional[int] = None) -> Moved:
-        members = self._transfer(hashes, slots, generations, deadline_ms)
+                generations: Optional[Sequence[int]] = None, deadline_ms: Optional[int] = None,
+                shared_blocks: int = 0) -> Moved:
+        members = self._transfer(slots, generations, deadline_ms, shared_blocks)
         return self._moved(*self._run("restores", session_id, pool, hashes, members), len(hashes))
 
-    def _transfer(self, hashes: Sequence[bytes], slots: Sequence[int], generations: Optional[Sequence[int]],
-                  deadline_ms: Optional[int]) -> Dict[str, Any]:
+    def _transfer(self, slots: Sequence[int], generations: Optional[Sequence[int]], deadline_ms: Optional[int],
+                  shared_blocks: int) -> Dict[str, Any]:
         members: Dict[str, Any] = {"slots": [int(slot) for slot in slots],
                                    "deadline_ms": self._deadline_ms if deadline_ms is None else deadline_ms}
         if generations is not None:
             members["generations"] = [int(generation) for generation in generations]
+        if shared_blocks:
+            members["shared_blocks"] = shared_blocks
         return members
 
     @staticmethod
