@@ -10,6 +10,7 @@
 #include "server/http/httpd.h"
 #include "server/store/migrate.h"
 #include "server/store/store_facts.h"
+#include "server/wipe.h"
 
 #include <string.h>
 
@@ -113,6 +114,9 @@ int kv_doctor(const struct kv_conf *conf, int argc, char **argv)
     doctor.conf = conf;
     doctor.root = "";
     doctor_machine(&doctor);
+    bool wiped = kv_wipe_freed_start();
+    doctor_say(&doctor, "freed_memory", wiped ? DOCTOR_OK : DOCTOR_WARN, "a build without sanitizers",
+               wiped ? "what is freed is wiped" : "this build leaves what it frees as it is");
     doctor_say(&doctor, "http_library", DOCTOR_OK, NULL, "libmicrohttpd %.20s", kv_httpd_library());
     doctor_places(&doctor);
     check_database(&doctor);

@@ -343,6 +343,8 @@ static const struct cli_flag events_flags[] = {
     TEXT("of-tenant", "TENANT", CLI_QUERY, "tenant_id", "of this tenant"),
     TEXT("after", "ID", CLI_LOCAL, NULL, "those after this one"),
     END};
+static const struct cli_flag tiers_update[] = {
+    WORD("state", "up|draining", CLI_BODY, "state", "draining lasts until up, or until the server ends"), END};
 static const struct cli_flag loglevel_flags[] = {
     TEXT("module", "MODULE", CLI_BODY, "module", "of this module; else all"),
     KIND(CLI_DURATION, "for", "DURATION", CLI_BODY, "for_seconds", "then back; at most 1h"), END};
@@ -511,6 +513,8 @@ const struct cli_command cli_commands[] = {
 
     ROW("tiers ls", "", "where sealed blocks are", CLI_LISTS | CLI_WHOLE, GET("/v1/tiers"), .columns = tier_columns),
     ROW("tiers get", "TIER", "one tier", 0, GET("/v1/tiers/{0}")),
+    ROW("tiers update", "TIER", "put no new block there, or take blocks again", CLI_DRY | CLI_MATCHES,
+        PATCH("/v1/tiers/{0}"), .flags = tiers_update),
     ROW("tiers drain", "TIER", "dram: write its blocks down; nvme: forget them, and take none",
         CLI_WAITS | CLI_IDEMPOTENT, POST("/v1/tiers/{0}:drain")),
     ROW("engines ls", "", "engines", CLI_LISTS, GET("/v1/engines"), .columns = engine_columns),

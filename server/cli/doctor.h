@@ -38,6 +38,7 @@ void doctor_places(struct doctor *doctor);
 /* What a refused io_uring_setup means. `error`: 0 or errno; `disabled`: kernel.io_uring_disabled, -1 when unknown. */
 void doctor_uring(struct doctor *doctor, int error, int disabled);
 void doctor_memlock(struct doctor *doctor, uint64_t limit, bool unlimited);
+void doctor_secret_memory(struct doctor *doctor, int error); /* of memfd_secret: 0 or errno */
 void doctor_root_place(struct doctor *doctor, const char *root_file);
 /* `root_file`: NULL when the root is no file. */
 void doctor_anchor_place(struct doctor *doctor, const char *anchor, const char *root_file);

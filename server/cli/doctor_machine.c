@@ -2,6 +2,7 @@
 #include "server/cli/doctor.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <linux/seccomp.h>
@@ -12,6 +13,10 @@
 #include <sys/timex.h>
 #include <time.h>
 #include <unistd.h>
+
+#ifndef SYS_memfd_secret
+#define SYS_memfd_secret 447
+#endif
 
 #define MIB (UINT64_C(1) << 20)
 #define ARENA_BYTES (16 * MIB) /* for keys, beside the staging memory */
@@ -86,6 +91,28 @@ void doctor_memlock(struct doctor *doctor, uint64_t limit, bool unlimited)
                    " MiB are wanted: opened blocks and keys could be swapped out",
                    limit / 1024, need / MIB);
     }
+}
+
+void doctor_secret_memory(struct doctor *doctor, int error)
+{
+    if (error == 0) {
+        doctor_say(doctor, "secret_memory", DOCTOR_OK, NULL, "the kernel gives memory that not even it reads");
+    } else {
+        doctor_say(doctor, "secret_memory", DOCTOR_WARN,
+                   "secretmem.enable=1 for the kernel (5.14 to 6.4), a newer kernel, or a seccomp profile that lets "
+                   "memfd_secret through",
+                   "no memfd_secret (%s): who may debug the server reads its keys", strerror(error));
+    }
+}
+
+static void check_secret_memory(struct doctor *doctor)
+{
+    long fd = syscall(SYS_memfd_secret, O_CLOEXEC);
+    int error = fd < 0 ? errno : 0;
+    if (fd >= 0) {
+        close((int)fd);
+    }
+    doctor_secret_memory(doctor, error);
 }
 
 static void check_seccomp(struct doctor *doctor)
@@ -204,5 +231,6 @@ void doctor_machine(struct doctor *doctor)
     check_files(doctor);
     check_clock(doctor);
     check_leaks(doctor);
+    check_secret_memory(doctor);
     check_seccomp(doctor);
 }

@@ -1,4 +1,5 @@
 """The command line: the real program against the real server, and against one that answers what it is told."""
+import ctypes
 import http.server
 import json
 import os
@@ -505,6 +506,17 @@ class Doctor(unittest.TestCase):
         self.assertEqual(self.state("open_files", "--http.connections=100"), "ok")
         self.assertEqual(self.state("open_files", preexec=few), "warn")
 
+    def test_what_the_server_takes_from_itself(self):
+        secret = ctypes.CDLL(None).syscall(447, os.O_CLOEXEC)  # memfd_secret
+        if secret >= 0:
+            os.close(secret)
+        found = self.findings()
+        self.assertEqual(found["secret_memory"]["state"], "ok" if secret >= 0 else "warn")
+        sanitized = any(mark in pathlib.Path(rig.options.kvrun).read_bytes() for mark in (b"__asan_init", b"__tsan_init"))
+        self.assertEqual(found["freed_memory"]["state"], "warn" if sanitized else "ok")
+        self.assertIn(found["seccomp"]["state"], ("ok", "warn"))
+        self.assertEqual(self.state("seccomp", "--hardening.seccomp=off"), "warn")
+
     def test_the_nvme_tier(self):
         self.assertEqual(self.state("nvme"), "ok")
         self.assertEqual(self.state("nvme_space", "--tiers.nvme.bytes=1MiB"), "ok")
@@ -710,6 +722,16 @@ class RealServer(rig.Suite):
         self.assertIn("dram", self.kvrun("tiers", "ls", "-o", "id").stdout.split())
         table = self.kvrun("tiers", "ls").stdout.splitlines()
         self.assertEqual(table[0].split()[0], "NAME")
+
+    def test_a_tier_drains_and_takes_blocks_again(self):
+        self.addCleanup(self.kvrun, "tiers", "update", "nvme", "--state", "up")
+        self.assertEqual(self.json("tiers", "update", "nvme", "--state", "draining", "--dry-run")["would"]["state"], "draining")
+        self.assertEqual(self.json("tiers", "get", "nvme")["state"], "up", "nothing was done")
+        for state in ("draining", "up"):
+            self.assertEqual(self.json("tiers", "update", "nvme", "--state", state)["state"], state)
+            self.assertEqual(self.json("tiers", "get", "nvme")["state"], state)
+        self.assertEqual(self.kvrun("tiers", "update", "nvme", "--state", "down").returncode, 2)
+        self.assertEqual(self.kvrun("tiers", "update", "tape", "--state", "up").returncode, 3)
 
 
 if __name__ == "__main__":

@@ -77,6 +77,15 @@ Test(doctor, locked_memory_at_the_limit_and_one_byte_less)
     cr_expect(eq(int, last()->state, DOCTOR_OK));
 }
 
+Test(doctor, memory_for_keys_says_who_reads_it_without_the_kernels_own)
+{
+    doctor_secret_memory(&doctor, 0);
+    cr_expect(eq(int, last()->state, DOCTOR_OK));
+    doctor_secret_memory(&doctor, ENOSYS);
+    cr_expect(eq(int, last()->state, DOCTOR_WARN));
+    cr_expect(strstr(last()->fix, "secretmem.enable=1") != NULL, "%s", last()->fix);
+}
+
 Test(doctor, a_certificate_warns_three_weeks_before_its_end)
 {
     const int64_t day = 86400, now = 1800000000;
