@@ -20,12 +20,14 @@ static const struct pipe_shape large = {.seal = {.regions = 64, .slots = 32, .ru
 static const struct pipe_shape whole_large = {.seal = {.regions = 1, .slots = 32, .run_bytes = 2 << 20, .blocks = 128},
                                               .depth = 8,
                                               .targets = 180,
-                                              .file_blocks = 512};
+                                              .file_blocks = 512,
+                                              .only_sealed = true};
 static const struct pipe_shape whole_small = {
     .seal = {.regions = 1, .slots = 256, .run_bytes = 64 << 10, .blocks = 4096},
     .depth = 32,
     .targets = 5400,
-    .file_blocks = 16384};
+    .file_blocks = 16384,
+    .only_sealed = true};
 static const struct pipe_shape small = {.seal = {.regions = 16, .slots = 256, .run_bytes = 4 << 10, .blocks = 1024},
                                         .depth = 32,
                                         .targets = 33,

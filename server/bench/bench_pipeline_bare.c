@@ -100,7 +100,7 @@ static KV_RC fill(struct pipe *pipe, struct kv_errinfo *info)
     KV_TRY(seal_lane_open(&pipe->lane, pipe->pool, &shape->seal, 0));
     KV_TRY(open_targets(pipe));
     KV_TRY(open_ring(pipe, info));
-    for (unsigned i = 0; i < FILES; i++) {
+    for (unsigned i = shape->only_sealed ? SEALED : COPIED; i < FILES; i++) {
         KV_TRY(open_file(pipe->sealed_bytes * shape->file_blocks, info, &pipe->files[i]));
     }
     return KV_OK;

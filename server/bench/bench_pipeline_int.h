@@ -16,6 +16,7 @@ struct pipe_shape {
     unsigned depth;   /* requests at the file at once */
     unsigned targets; /* slots that are taken in turn, more than `depth` of them: as a dram tier keeps what it wrote */
     unsigned file_blocks; /* a multiple of a round's blocks: each round goes on where the last one ended */
+    bool only_sealed;     /* SEAL_COPY and SEAL_SCATTER will not run: no memory for their file */
 };
 
 struct pipe;

@@ -27,6 +27,7 @@
 #define ROUND_BYTES (ENGINES * CALLS * (uint64_t)CALL_BYTES)
 #define HEADER_SHARE 8u         /* sealed blocks of 64 KiB are an eighth longer, rounded up */
 #define DRAM_BYTES (384u << 20) /* less than the rounds that warm up move, so that all of it was touched by then */
+#define BESIDE_BYTES (UINT64_C(2) << 30) /* the database, and what the bare pipeline has at the same time */
 #define KEY_SIZE 96
 
 struct offloader {
@@ -116,7 +117,7 @@ KV_RC pipe_server_open(unsigned rounds, struct kv_errinfo *info, struct pipe_ser
     }
     kv_buf_init(&server->out, 1u << 20);
     kv_child_catch_signals();
-    enum kv_err rc = check_room(nvme_bytes + ROUND_BYTES, info);
+    enum kv_err rc = check_room(nvme_bytes + BESIDE_BYTES, info);
     rc = rc == KV_OK ? serve(server, nvme_bytes, info) : rc;
     if (rc != KV_OK) {
         struct kv_errinfo ignored = {0};
