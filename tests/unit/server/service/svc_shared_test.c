@@ -617,7 +617,8 @@ static void release(struct kv_id id)
 {
     struct kv_call call = kvt_svc_call(&rig, rig.tenant, KV_ROLE_SECURITY_OFFICER);
     struct kv_hold_view view;
-    cr_assert(eq(int, kv_svc_hold_release(&call, &id, &view), KV_OK), "%s", call.info.text);
+    struct kv_approval_view approval;
+    cr_assert(eq(int, kv_svc_hold_release(&call, &id, &view, &approval), KV_OK), "%s", call.info.text);
     kv_call_done(&call);
 }
 
