@@ -461,6 +461,29 @@ Test(shared, an_erasure_that_forgets_the_scope_does_not_commit)
               rig.info.text);
 }
 
+/* Nor does whoever comes to the database by another way. */
+Test(shared, a_session_that_is_erased_by_hand_does_not_leave_its_scope_behind)
+{
+    struct kv_session_view a = make("s"), without = make(NULL);
+    char sql[700], hex[33], erasure[33];
+    static const char change[] =
+        "DO $do$ BEGIN SET search_path = ''; UPDATE kvrun.session SET state = 'erasing', revoked_seq = 1, erasure_id ="
+        " '\\x%s' WHERE id = '\\x%s'; SET CONSTRAINTS ALL IMMEDIATE; RAISE EXCEPTION 'nothing held it up';"
+        " EXCEPTION WHEN integrity_constraint_violation THEN PERFORM 1; WHEN raise_exception THEN"
+        " UPDATE kvrun.cluster SET next_directory_slot = next_directory_slot + 1; END $do$";
+    struct kv_erasure_view any = erase(make(NULL).id);
+    long long before = kvt_db_number(&rig, "SELECT next_directory_slot FROM kvrun.cluster");
+    kv_hex_encode(any.id.b, 16, erasure);
+    kv_hex_encode(a.id.b, 16, hex);
+    snprintf(sql, sizeof sql, change, erasure, hex);
+    kvt_db_run(&rig, sql);
+    cr_assert(eq(i64, kvt_db_number(&rig, "SELECT next_directory_slot FROM kvrun.cluster"), before));
+    kv_hex_encode(without.id.b, 16, hex); /* the control */
+    snprintf(sql, sizeof sql, change, erasure, hex);
+    kvt_db_run(&rig, sql);
+    cr_assert(eq(i64, kvt_db_number(&rig, "SELECT next_directory_slot FROM kvrun.cluster"), before + 1));
+}
+
 /* An erasure that waits keeps the scope. When it goes on, the scope is erased before the session's root is. */
 Test(shared, what_was_blocked_takes_its_scope_along_when_it_goes_on)
 {
