@@ -129,12 +129,23 @@ static KV_RC batches(struct bench_run *run, struct kv_bench_result *result)
 /* --- restores meanwhile ------------------------------------------------------------------------------------------ */
 
 struct window {
+    uint64_t begun_ns;
     double p50, p99, seconds;
+    double cpu_s; /* that the server and its database took; at the beginning, and then in the window */
     size_t restores;
 };
 
-static KV_RC look(struct bench_run *run, struct erase_reader *reader, uint64_t begun_ns, struct window *ret_window)
+static void open_window(struct bench_run *run, struct erase_reader *reader, struct window *window)
 {
+    erase_reader_take(reader, run->restores, RESTORES_MAX);
+    window->cpu_s = erase_cpu_seconds(run->world.scratch.server);
+    window->begun_ns = kv_now_ns(&kv_env_system);
+}
+
+static KV_RC look(struct bench_run *run, struct erase_reader *reader, struct window *ret_window)
+{
+    uint64_t begun_ns = ret_window->begun_ns;
+    ret_window->cpu_s = erase_cpu_seconds(run->world.scratch.server) - ret_window->cpu_s;
     ret_window->restores = erase_reader_take(reader, run->restores, RESTORES_MAX);
     ret_window->seconds = (double)(kv_now_ns(&kv_env_system) - begun_ns) / 1e9;
     if (ret_window->restores == 0) {
@@ -156,34 +167,46 @@ static KV_RC with_erasures(struct bench_run *run, struct erase_reader *reader, c
     for (unsigned i = 0; i < run->scale->small; i++) {
         KV_TRY(erase_session(&run->world, "single", run->scale->blocks[1], sessions[i]));
     }
-    erase_reader_take(reader, run->restores, RESTORES_MAX);
-    uint64_t begun = kv_now_ns(&kv_env_system);
+    open_window(run, reader, ret_window);
     KV_TRY(erase_label(&run->world, label, &ms));
     for (unsigned i = 0; i < run->scale->small; i++) {
         KV_TRY(erase_one(&run->world, sessions[i], &ms));
     }
-    return look(run, reader, begun, ret_window);
+    return look(run, reader, ret_window);
 }
 
 static KV_RC without(struct bench_run *run, struct erase_reader *reader, double seconds, struct window *ret_window)
 {
-    erase_reader_take(reader, run->restores, RESTORES_MAX);
-    uint64_t begun = kv_now_ns(&kv_env_system), ns = (uint64_t)(seconds * 1e9);
+    uint64_t ns = (uint64_t)(seconds * 1e9);
+    open_window(run, reader, ret_window);
     nanosleep(&(struct timespec){.tv_sec = (time_t)(ns / KV_S_NS), .tv_nsec = (long)(ns % KV_S_NS)}, NULL);
-    return look(run, reader, begun, ret_window);
+    return look(run, reader, ret_window);
+}
+
+/* As much of the processors, taken by processes that erase nothing: what restores wait for the scheduler alone. */
+static KV_RC control(struct bench_run *run, struct erase_reader *reader, const struct window *with,
+                     const struct window *base, struct window *ret_window)
+{
+    open_window(run, reader, ret_window);
+    KV_TRY(erase_control_run(with->cpu_s - base->cpu_s, with->seconds));
+    return look(run, reader, ret_window);
 }
 
 static KV_RC windows(struct bench_run *run, struct erase_reader *reader, struct kv_bench_result *result)
 {
     double delays[ROUNDS_MAX], alone[ROUNDS_MAX], during[ROUNDS_MAX], middles[ROUNDS_MAX];
+    double controls[ROUNDS_MAX], cores[ROUNDS_MAX];
     unsigned rounds = run->scale->restore_rounds;
     for (unsigned round = 0; round < rounds; round++) {
         char label[32];
-        struct window with, base;
+        struct window with, base, same;
         snprintf(label, sizeof label, "meanwhile-%u", round);
         KV_TRY(with_erasures(run, reader, label, &with));
         KV_TRY(without(run, reader, with.seconds, &base));
+        KV_TRY(control(run, reader, &with, &base, &same));
         kv_bench_pair(result, "restore_p99_ms, restore_p99_during_erasures_ms", base.p99, with.p99);
+        controls[round] = same.p99 - base.p99;
+        cores[round] = (with.cpu_s - base.cpu_s) / with.seconds;
         delays[round] = with.p99 - base.p99;
         middles[round] = with.p50 - base.p50;
         alone[round] = base.p99;
@@ -191,6 +214,8 @@ static KV_RC windows(struct bench_run *run, struct erase_reader *reader, struct 
     }
     kv_bench_goal(result, "restore_delay_p99_ms", 5, kv_bench_percentile(delays, rounds, 50));
     kv_bench_figure(result, "restore_delay_p50_ms", kv_bench_percentile(middles, rounds, 50));
+    kv_bench_figure(result, "restore_control_delay_p99_ms", kv_bench_percentile(controls, rounds, 50));
+    kv_bench_figure(result, "erasures_cpu_cores", kv_bench_percentile(cores, rounds, 50));
     kv_bench_figure(result, "restore_alone_p99_ms", kv_bench_percentile(alone, rounds, 50));
     kv_bench_figure(result, "restore_during_p99_ms", kv_bench_percentile(during, rounds, 50));
     return KV_OK;

@@ -35,4 +35,9 @@ KV_RC erase_reader_stop(struct erase_reader *reader, struct kv_errinfo *info); /
 /* How long each restore took that ended since the last call, in ms; at most `max`. */
 size_t erase_reader_take(struct erase_reader *reader, double *ret_ms, size_t max);
 
+/* Of the processors, by a process and all below it that live. */
+double erase_cpu_seconds(pid_t top);
+/* Other processes take as much in so many seconds; returns when they have ended. */
+KV_RC erase_control_run(double cpu_seconds, double seconds);
+
 #endif

@@ -40,6 +40,8 @@ class Bench(unittest.TestCase):
         for name, bound in GOALS.items():
             self.assertEqual(goals[name], bound, name)
         self.assertGreater(result["figures"]["batched_certified_per_s"], 0)
+        for name in ("restore_control_delay_p99_ms", "erasures_cpu_cores"):
+            self.assertIn(name, result["figures"])
 
     def test_seal_says_what_it_measured_and_which_goals_are_met(self):
         result, goals = self.bench("seal")
