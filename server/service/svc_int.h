@@ -173,6 +173,7 @@ struct kv_svc {
 
     struct kv_top *top;                      /* metrics by tenant */
     uint64_t sample_due_ns;                  /* janitor only */
+    uint64_t operators_said_us;              /* janitor only: when the end of operator keys was said last */
     uint64_t clean_since_us, clean_waits_ns; /* the same, see erase_clean.c */
 
     struct kv_store_instance lease_row; /* lease thread only, after start */

@@ -70,7 +70,7 @@ static struct {
     struct kv_metric *standby_late;
     struct kv_metric *certificates;
     struct kv_metric *stages[STAGES], *open[KV_CENSUS_ERASURE_STATES], *oldest, *backlog[2];
-    struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring;
+    struct kv_metric *tenants[KV_CENSUS_TENANT_STATES], *sessions[KV_CENSUS_SESSION_STATES], *expiring, *operators_end;
     struct kv_metric *lag, *pending_bytes, *audit_records, *transfer_records, *refused_records, *checkpoint;
     struct kv_metric *lease, *bugs, *peers, *engines, *pools, *expiries[COUNT_OF(engine_kinds)], *open_sessions;
     struct kv_metric *secret_used[SECRET_PARTS], *secret_limit[SECRET_PARTS], *openssl_locked, *openssl_refusals;
@@ -199,6 +199,9 @@ static void register_population(void)
     metrics.open_sessions = kv_metric_gauge("kvrun_sessions_known", "Sessions this instance has in memory", NULL);
     metrics.expiring =
         gauge_of("kvrun_api_keys_expiring", "API keys in use that end within the window", "window", "7d");
+    metrics.operators_end =
+        kv_metric_gauge("kvrun_operator_keys_end_timestamp_seconds",
+                        "When the last operator key that nobody revoked ends; 0: not counted yet", NULL);
     metrics.engines = kv_metric_gauge("kvrun_engines", "Engines registered at this instance", NULL);
     metrics.pools = kv_metric_gauge("kvrun_pools", "Pools of pages registered at this instance", NULL);
     for (unsigned i = 0; i < COUNT_OF(engine_kinds); i++) {
@@ -461,6 +464,7 @@ void svc_metrics_census(const struct kv_store_census *census, uint64_t now_us)
     bool late = census->oldest_erasure_us != 0 && now_us > census->oldest_erasure_us;
     kv_metric_set(metrics.oldest, late ? (double)(now_us - census->oldest_erasure_us) / 1e6 : 0);
     kv_metric_set(metrics.expiring, (double)census->keys_expiring);
+    kv_metric_set(metrics.operators_end, (double)census->operators_end_us / 1e6);
 }
 
 void svc_metrics_backlog(uint64_t dram_bytes, uint64_t nvme_bytes)

@@ -3,6 +3,7 @@
  * each tenant has stored. A step of the janitor. Must never cost more than a fiftieth of the time: where counting takes
  * long it is done less often.
  */
+#include "dataplane/base/log.h"
 #include "dataplane/base/mem.h"
 #include "dataplane/base/metric_top.h"
 #include "server/service/svc_metrics.h"
@@ -16,7 +17,8 @@
 #define TENANTS_MAX 10000
 #define SCOPES_MAX (size_t) KV_MAX_SESSIONS_OPEN
 #define OWNERS_AT_ONCE 1000
-#define SOON_US (UINT64_C(7) * 86400 * 1000000)
+#define DAY_US (UINT64_C(86400) * 1000000)
+#define SOON_US (7 * DAY_US)
 
 struct sample {
     struct kv_svc *svc;
@@ -114,6 +116,20 @@ static KV_RC account_some(struct sample *sample, size_t first, size_t count)
     return KV_OK;
 }
 
+/* Once a day, in the last week: whoever is late needs the data folder (kvrun keys recover). */
+static void warn_of_operators_end(struct kv_svc *svc, uint64_t end_us, uint64_t now_us)
+{
+    char when[28];
+    bool said = svc->operators_said_us != 0 && now_us - svc->operators_said_us < DAY_US;
+    if (end_us == 0 || end_us > now_us + SOON_US || said) {
+        return;
+    }
+    svc->operators_said_us = now_us;
+    kv_time_text(end_us, when);
+    kv_log(KV_LOG_WARN, "janitor", "operator-keys-end", KV_FT("at", when),
+           KV_FT("text", "make another one before: kvrun keys create NAME --role operator"));
+}
+
 static KV_RC take(struct sample *sample)
 {
     struct kv_svc *svc = sample->svc;
@@ -127,6 +143,7 @@ static KV_RC take(struct sample *sample)
         KV_TRY(account_some(sample, first, rest < OWNERS_AT_ONCE ? rest : OWNERS_AT_ONCE));
     }
     svc_metrics_census(&census, now_us);
+    warn_of_operators_end(svc, census.operators_end_us, now_us);
     svc_metrics_backlog(sample->backlog_dram, sample->backlog_nvme);
     kv_top_update(svc->top, sample->tenants, sample->tenant_count, kv_now_ns(svc->env));
     return KV_OK;

@@ -61,6 +61,17 @@ static KV_RC keys_expiring(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, 
     return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_count, info);
 }
 
+/* Of keys that are over, too: that the last one is, is the worst. */
+static KV_RC operators_end(struct kv_pg *pg, struct kv_errinfo *info, uint64_t *ret_us)
+{
+    static const struct kv_pg_query query = {
+        "census_operators", "SELECT coalesce(floor(extract(epoch FROM max(expires_at)) * 1000000), 0)::bigint"
+                            " FROM api_key WHERE tenant_id IS NULL AND roles & 1 <> 0 AND revoked_at IS NULL"};
+    struct kv_pg_args args = {0};
+    struct kv_pg_one one = {.query = &query, .args = &args, .none = KV_E_CORRUPT, .none_text = "no time"};
+    return kv_pg_fetch_one(pg, &one, kv_pg_fill_u64, ret_us, info);
+}
+
 KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struct kv_errinfo *info,
                       struct kv_store_census *ret_census)
 {
@@ -82,6 +93,7 @@ KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struc
     KV_TRY(tally(pg, &erasures, kv_census_erasure_states, KV_CENSUS_ERASURE_STATES, info, census.erasures,
                  &census.oldest_erasure_us));
     KV_TRY(keys_expiring(pg, now_us, soon_us, info, &census.keys_expiring));
+    KV_TRY(operators_end(pg, info, &census.operators_end_us));
     *ret_census = census;
     return KV_OK;
 }

@@ -20,6 +20,7 @@ struct kv_store_census {
     uint64_t erasures[KV_CENSUS_ERASURE_STATES];
     uint64_t oldest_erasure_us; /* requested_at of the oldest that is open; 0: none */
     uint64_t keys_expiring;     /* API keys in use that end before `soon_us` */
+    uint64_t operators_end_us;  /* when the last operator key that nobody revoked ends, or did; 0: there is none */
 };
 KV_RC kv_store_census(struct kv_pg *pg, uint64_t now_us, uint64_t soon_us, struct kv_errinfo *info,
                       struct kv_store_census *ret_census);

@@ -4,10 +4,12 @@ import os
 import subprocess
 import tempfile
 import threading
+import time
 import unittest
 
 import postgres
 import rig
+from exposition import Exposition
 
 PATCH = {"Content-Type": "application/merge-patch+json"}
 
@@ -332,6 +334,28 @@ class Operators(Base):
             self.assertEqual(database.sql("SELECT count(*) FROM kvrun.audit_outbox"), "1")
             database.stop()
             self.assertEqual(self.recover(f"--db.url={database.url}", folder=folder).returncode, 6)
+
+
+class OperatorsEnd(rig.Suite):
+    def test_the_end_of_the_last_operator_key_is_said_in_the_last_week(self):
+        def last_end():
+            samples = Exposition(self.server.call("GET", "/metrics", self.server.operator, admin=True).body.decode()).samples
+            return samples["kvrun_operator_keys_end_timestamp_seconds"]
+
+        def lines():
+            return [line for line in list(self.server.log) if '"operator-keys-end"' in line]
+
+        rig.wait_for("the count", lambda: last_end() > time.time() + 30 * 86400, 120)
+        self.assertEqual(lines(), [], "months are no reason to say anything")
+        mine = "where tenant_id is null and roles & 1 <> 0"
+        if self.server.database(f"update api_key set expires_at = now() + interval '8 days' {mine}") is None:
+            self.skipTest("psql is not installed")
+        rig.wait_for("the next count", lambda: last_end() < time.time() + 9 * 86400, 120)
+        self.assertEqual(lines(), [], "eight days")
+        self.server.database(f"update api_key set expires_at = now() + interval '6 days' {mine}")
+        line = rig.wait_for("the warning", lines, 120)[0]
+        self.assertIn("kvrun keys create", line)
+        self.assertLess(last_end(), time.time() + 7 * 86400)
 
 
 if __name__ == "__main__":
