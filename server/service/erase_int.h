@@ -167,6 +167,12 @@ KV_RC erase_purge(struct erase_round *round);
 KV_RC erase_verify(struct erase_round *round);
 KV_RC erase_certify(struct erase_round *round);
 
+/* --- erase_sweep.c: a change of the root that was called off */
+bool erase_sweeps(const struct erase_round *round); /* one was */
+KV_RC erase_sweep(struct erase_round *round);
+/* Between stage and re-key. KV_E_STALE: this batch has no other reason. */
+KV_RC erase_called_off(struct erase_round *round);
+
 /* --- erase_rotate.c: the batch of a rotation goes the same way, from STAGED on */
 KV_RC erase_rotation_look(struct erase_round *round); /* is one due? */
 /* Whose turn it is: with sessions to be erased, every other batch is theirs. */

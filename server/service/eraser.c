@@ -275,6 +275,7 @@ static KV_RC steps(struct erase_round *round)
         (round->rotating || round->replaces_root || any_in(round, KV_ERASURE_FENCED))) {
         KV_TRY(may_go_on(round));
         KV_TRY(erase_stage(round));
+        KV_TRY(erase_called_off(round));
         KV_TRY(erase_rekey(round));
     }
     KV_TRY(may_go_on(round));
@@ -306,7 +307,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     KV_TRY(kv_store_batch_list_open(round->pg, 1, &round->info, &round->batch, &batches));
     atomic_store(&round->svc->erasures_open, open);
     KV_TRY(erase_rotation_look(round));
-    bool asked = root_is_unwanted(round->svc, NULL, &round->target) || round->rotation_due;
+    bool asked = root_is_unwanted(round->svc, NULL, &round->target) || round->rotation_due || erase_sweeps(round);
     if (open == 0 && batches == 0 && !asked) {
         KV_TRY(release_fence(round));
         KV_TRY(svc_root_check(round->svc, round->pg, &round->info)); /* nobody else looks while nothing is erased */
@@ -324,6 +325,7 @@ static KV_RC run_round(struct erase_round *round, size_t *ret_jobs)
     }
     round->replaces_root = root_is_unwanted(round->svc, &round->root_id, &round->target);
     KV_TRY(find_batch(round));
+    KV_TRY(erase_sweep(round));
     *ret_jobs = round->job_count;
     KV_TRY(steps(round));
     /* After the anchor shows the root that came after theirs: what is certified is found again in what is put back. */

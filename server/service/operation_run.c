@@ -21,13 +21,17 @@
 struct kind {
     const char *kind;
     svc_operation_piece *piece;
-    bool local; /* about what the instance has that was asked */
+    bool local;                    /* about what the instance has that was asked */
+    svc_operation_piece *call_off; /* what a cancel leaves to do; NULL: nothing */
 };
 
 static const struct kind kinds[] = {
-    {"audit.verify", svc_run_audit_verify, false}, {"erasure.prove", svc_run_erasure_prove, true},
-    {"tier.drain", svc_run_drain, true},           {"root.rotate", svc_run_root_rotate, false},
-    {"root.migrate", svc_run_root_migrate, false}, {SVC_KEY_ROTATE, svc_run_key_rotate, false},
+    {"audit.verify", svc_run_audit_verify, false, NULL},
+    {"erasure.prove", svc_run_erasure_prove, true, NULL},
+    {"tier.drain", svc_run_drain, true, NULL},
+    {"root.rotate", svc_run_root_rotate, false, svc_call_off_root},
+    {"root.migrate", svc_run_root_migrate, false, svc_call_off_root},
+    {SVC_KEY_ROTATE, svc_run_key_rotate, false, NULL},
 };
 
 static const struct kind *kind_of(const char *name)
@@ -81,6 +85,11 @@ static KV_RC progress_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
     return kv_store_operation_progress(pg, &run->row, kv_buf_bytes(&run->position), info);
 }
 
+static KV_RC progress(struct svc_operation_run *run)
+{
+    return kv_pg_tx(run->pg, KV_TX_OPERATION_PROGRESS, progress_tx, run, &run->info, NULL);
+}
+
 static KV_RC end_tx(struct kv_pg *pg, void *ctx, struct kv_errinfo *info)
 {
     struct svc_operation_run *run = ctx;
@@ -127,13 +136,32 @@ static KV_RC load_position(struct svc_operation_run *run)
     return rc == KV_E_MISSING ? KV_OK : rc;
 }
 
+/* What a cancel leaves to do; `done` when there is nothing more of it. */
+static KV_RC call_off(struct svc_operation_run *run, const struct kind *kind)
+{
+    if (kind == NULL || kind->call_off == NULL) {
+        run->done = true;
+        return KV_OK;
+    }
+    KV_TRY(load_position(run));
+    snprintf(run->row.phase, sizeof run->row.phase, "calling off");
+    return kind->call_off(run);
+}
+
 static KV_RC run_piece(struct svc_operation_run *run)
 {
     const struct kind *kind = kind_of(run->row.kind);
     bool was_anothers = !kv_id_is_zero(&run->row.instance), taken = false;
     KV_TRY(take(run, &taken));
     if (run->row.cancel_requested_us != 0) {
-        return end(run, KV_OPERATION_CANCELED);
+        KV_TRY(call_off(run, kind));
+        if (run->done) {
+            return end(run, KV_OPERATION_CANCELED);
+        }
+        if (!run->goes_on) {
+            return progress(run);
+        }
+        kv_buf_reset(&run->position);
     }
     if (kind == NULL) {
         return fail(run, KV_E_UNSUPPORTED);
@@ -159,14 +187,14 @@ static KV_RC run_piece(struct svc_operation_run *run)
     if (rc == KV_OK && run->done) {
         return end(run, KV_OPERATION_SUCCEEDED);
     }
-    return kv_pg_tx(run->pg, KV_TX_OPERATION_PROGRESS, progress_tx, run, &run->info, NULL);
+    return progress(run);
 }
 
 static void run_done(struct svc_operation_run *run)
 {
     kv_buf_done(&run->position);
     run->info = (struct kv_errinfo){0};
-    run->done = false;
+    run->done = run->goes_on = false;
 }
 
 /* A piece of each; *ret_open: how many there are. */

@@ -17,11 +17,14 @@ struct svc_operation_run {
     struct kv_store_operation row; /* phase, unit, progress and response are the piece's to set */
     struct kv_buf position;        /* where the next piece goes on; empty at the first one */
     bool done;                     /* set by the last piece, with row.response */
+    bool goes_on;                  /* set instead when it is too late to call it off */
 };
 
 /* One piece, of about a second at most. What may be repeated after a crash is repeated from the last durable position.
  * An error ends the operation, but for KV_E_DB_UNAVAILABLE, KV_E_BUSY and KV_E_TIMEOUT: those are tried again. */
 typedef KV_RC svc_operation_piece(struct svc_operation_run *run);
+/* Of one that was cancelled, until `done`, or `goes_on`: then its pieces are run to the end. */
+svc_operation_piece svc_call_off_root;
 svc_operation_piece svc_run_audit_verify, svc_run_drain, svc_run_root_rotate, svc_run_root_migrate,
     svc_run_erasure_prove, svc_run_key_rotate;
 

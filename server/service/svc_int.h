@@ -152,6 +152,7 @@ struct kv_svc {
     unsigned janitor_work, operation_work;
     struct kv_id root_unwanted; /* the eraser replaces it; zero: none. Under wake_mutex */
     const char *root_target;    /* the provider of the one that takes its place; NULL: the same. Static */
+    const char *root_sweep;     /* where one may be staged that nobody wants any more; NULL: nowhere. Static */
 
     pthread_mutex_t peers_mutex;
     struct svc_peer peers[SVC_INSTANCES_MAX];
@@ -231,6 +232,11 @@ const char *svc_role_name(unsigned roles);
 /* If `root` is the root in force, it is replaced, also when nothing is to be erased; by one of the provider `target`
  * (static), or NULL: of the same. Forgotten with the process. */
 void svc_root_replace(struct kv_svc *svc, const struct kv_id *root, const char *target);
+
+/* --- erase_sweep.c */
+/* No root is unwanted any more, and what is staged in this provider (static) is discarded before the next batch. */
+void svc_root_call_off(struct kv_svc *svc, const char *provider);
+bool svc_root_is_swept(struct kv_svc *svc);
 
 /* --- providers.c: under roe_mutex */
 const char *svc_provider_name(const char *text); /* the same, static; NULL: no such provider */

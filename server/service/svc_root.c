@@ -14,6 +14,7 @@
 
 #define PIECE_LOOKS 20
 #define LOOK_NS (50 * KV_MS_NS)
+#define CALL_OFF_US UINT64_C(60000000) /* for a provider that cannot be asked */
 
 /* --- root.rotate ------------------------------------------------------------------------------------------------- */
 
@@ -127,6 +128,55 @@ KV_RC svc_run_root_migrate(struct svc_operation_run *run)
     const char *target = sscanf(run->row.params, "{\"to\":\"%31[a-z0-9]", name) == 1 ? svc_provider_name(name) : NULL;
     return target == NULL ? kv_fail(&run->info, KV_E_CORRUPT, "the operation's parameters are not of this kind")
                           : replace(run, target);
+}
+
+/* --- cancelled ---------------------------------------------------------------------------------------------------- */
+
+/* Where the fresh root is, or would be. */
+static KV_RC target_of(struct svc_operation_run *run, const char **ret_provider)
+{
+    char name[KV_PROVIDER_SIZE] = "";
+    struct kv_store_kroot kroot = {0};
+    *ret_provider = sscanf(run->row.params, "{\"to\":\"%31[a-z0-9]", name) == 1 ? svc_provider_name(name) : NULL;
+    if (*ret_provider == NULL) {
+        KV_TRY(kv_store_kroot_get(run->pg, &run->info, &kroot));
+        *ret_provider = svc_provider_name(kroot.provider);
+        kv_store_kroot_done(&kroot);
+    }
+    return KV_OK;
+}
+
+/* Once the tree is re-keyed there is no way back, and it goes on to its end. */
+KV_RC svc_call_off_root(struct svc_operation_run *run)
+{
+    struct kv_id old;
+    struct kv_store_batch batch = {.state = KV_BATCH_STAGED};
+    const char *provider = NULL;
+    uint64_t now_us = run->svc->env->realtime_us(run->svc->env->ctx);
+    run->done = kv_buf_bytes(&run->position).len == 0;
+    if (run->done) {
+        return KV_OK; /* nobody was asked yet */
+    }
+    KV_TRY(old_root(run, &old));
+    KV_TRY(target_of(run, &provider));
+    svc_root_call_off(run->svc, provider);
+    for (int looks = 0; !run->done && looks < PIECE_LOOKS; looks++) {
+        enum kv_err rc = kv_store_batch_of_root(run->pg, &old, &run->info, &batch);
+        KV_TRY(rc == KV_E_NOT_FOUND ? KV_OK : rc);
+        run->goes_on = rc == KV_OK && batch.state != KV_BATCH_STAGED;
+        if (run->goes_on) {
+            return KV_OK;
+        }
+        run->done = rc == KV_E_NOT_FOUND && svc_root_is_swept(run->svc);
+        if (!run->done && svc_sleep(run->svc, LOOK_NS)) {
+            return KV_OK;
+        }
+    }
+    if (!run->done && now_us > run->row.cancel_requested_us + CALL_OFF_US) {
+        snprintf(run->row.phase, sizeof run->row.phase, "a key may be left at %s", provider);
+        run->done = true;
+    }
+    return KV_OK;
 }
 
 /* --- looking ----------------------------------------------------------------------------------------------------- */

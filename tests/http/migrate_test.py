@@ -165,6 +165,39 @@ class Migration(unittest.TestCase):
         answer = self.server.patient("GET", "/v1/operations?kind=root.migrate&limit=1", self.server.operator)
         return answer.json()["data"][0]
 
+    def called_off(self, to, step, killed):
+        """Cancelled while its fresh root is staged at the new provider, which is asked itself what is left there."""
+        gate = os.path.join(self.folder, "gate")
+        self.assertEqual(self.server.stop(), 0)
+        self.server.start(KVRUN_FAULT=f"{step}=hold:{gate}@1once")
+        self.migrate(to, 0)
+        rig.wait_for("a staged root", lambda: os.path.exists(gate))
+        self.assertEqual((self.held("file"), self.held(to)), (1, 1), "control: it is there")
+        operation = self.last_operation()["id"]
+        answer = self.server.call("POST", f"/v1/operations/{operation}:cancel", self.server.operator)
+        self.assertEqual(answer.status, 200, answer)
+        if killed:
+            self.server.process.kill()
+            self.server.process.wait(60)
+            self.server.stop()
+        else:
+            rig.wait_for("the cancel to be seen", lambda: self.last_operation()["metadata"]["phase"] == "calling off")
+        os.unlink(gate)
+        if killed:
+            self.server.start()
+        rig.wait_for("the end", lambda: self.last_operation()["done"])
+        self.assertEqual(self.last_operation()["state"], "canceled")
+        self.assertEqual((self.held("file"), self.held(to)), (1, 0))
+        self.assertEqual(self.root()["provider"]["name"], "file")
+        self.check_opens()
+        self.assertEqual(self.destroyed_by(), "file")
+
+    def test_cancelled_it_leaves_no_key_behind(self):
+        for to in ("transit", "pkcs11") if softhsm() else ("transit",):
+            for step, killed in (("erase/staged", False), ("erase/staged", True), (f"roe/{to}/created", True)):
+                with self.subTest(to=to, step=step, killed=killed):
+                    self.called_off(to, step, killed)
+
     def test_killed_anywhere_it_ends_with_exactly_one_root(self):
         there = "file"
         for step in STEPS:
