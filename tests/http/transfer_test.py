@@ -179,10 +179,6 @@ class Transfers(rig.Suite):
         """An engine of its own that counts its pages' generations."""
         return Engine(self.server, self.token, name="counts").open_pool()
 
-    def erase(self, session):
-        answer = self.server.call("POST", "/v1/erasures", self.admin, {"scope": {"session_id": session}}, {"Prefer": "wait=60"})
-        self.assertEqual((answer.status, answer.json()["state"]), (200, "certified"), answer)
-
     def test_a_page_of_an_erased_session_is_not_sealed_until_its_generation_moves_on(self):
         engine = self.counting()
         old, new = self.server.session(self.token), self.server.session(self.token)
@@ -191,7 +187,7 @@ class Transfers(rig.Suite):
         self.assertEqual(engine.offload(old, ["a"], [0], generations=[7]).json()["results"], ["stored"])
         self.assertEqual(engine.offload(new, ["a"], [0], generations=[7]).json()["results"], ["stored"], "while it lives")
         self.assertEqual(engine.offload(old, ["b"], [0], generations=[7]).json()["results"], ["stored"])
-        self.erase(old)
+        self.erased(old)
         for generations in ({"generations": [7, 1]}, {}):  # left out is no way around it
             answer = engine.offload(new, ["c", "d"], [0, 1], **generations).json()
             self.assertEqual(answer["results"], ["stale_page", "stored" if generations else "present"], generations)
@@ -207,7 +203,7 @@ class Transfers(rig.Suite):
         engine.fill(1, "new")
         self.assertEqual(engine.offload(old, ["a"], [0], generations=[1]).json()["results"], ["stored"])
         self.assertEqual(engine.offload(new, ["a"], [1], generations=[1]).json()["results"], ["stored"])
-        self.erase(old)
+        self.erased(old)
         self.assertEqual(engine.restore(new, ["a"], [0], generations=[1]).json()["results"], ["restored"])
         self.assertEqual(engine.offload(new, ["b"], [0], generations=[1]).json()["results"], ["stored"])
 
@@ -229,7 +225,7 @@ class Transfers(rig.Suite):
         old, new = self.server.session(self.token), self.server.session(self.token)
         engine.fill(0, "x")
         self.assertEqual(engine.offload(old, ["a"], [0]).json()["results"], ["stored"])
-        self.erase(old)
+        self.erased(old)
         self.assertEqual(engine.offload(new, ["a"], [0]).json()["results"], ["stored"])
 
     def test_generations_are_whole_numbers_as_many_as_hashes(self):
