@@ -199,7 +199,7 @@ KV_RC kv_journal_open(const struct kv_journal_conf *conf, struct kv_errinfo *inf
     journal->sink = (struct kv_audit_sink){
         .ctx = journal, .append = sink_append, .durable = sink_durable, .set_wake = sink_set_wake};
     journal->files = (struct kv_journal_files){.folder_fd = -1, .file = {{.fd = -1}, {.fd = -1}}};
-    enum kv_err rc = kv_journal_files_open(conf->folder, info, &journal->files);
+    enum kv_err rc = kv_journal_files_open(conf->folder, journal->switch_bytes, info, &journal->files);
     if (rc == KV_OK) {
         rc = load_pending(journal, info);
     }

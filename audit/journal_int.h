@@ -32,6 +32,7 @@ struct kv_journal_files {
     int folder_fd; /* holds the lock */
     struct kv_journal_file file[2];
     unsigned current;
+    uint64_t reserved_bytes;  /* of each file, written before they are needed */
     uint64_t shipped_on_disk; /* the highest shipped position that a header or group states */
     bool unsettled; /* a group was begun and not finished: it has to be written again before files take turns */
     uint8_t *group; /* owned, KV_JOURNAL_GROUP_BYTES_MAX: one group being written or read */
@@ -41,8 +42,9 @@ void kv_journal_record_encode(const struct kv_journal_record *record, uint8_t ta
 KV_RC kv_journal_record_decode(const uint8_t source[KV_JOURNAL_RECORD_BYTES], struct kv_journal_record *ret_record);
 
 /* Opens folder and files, or makes them, and finds what they hold. Afterwards nothing invalid lies behind the last
- * group. */
-KV_RC kv_journal_files_open(const char *folder, struct kv_errinfo *info, struct kv_journal_files *ret_files);
+ * group, and each file has `reserved_bytes`, where the disk has them. */
+KV_RC kv_journal_files_open(const char *folder, uint64_t reserved_bytes, struct kv_errinfo *info,
+                            struct kv_journal_files *ret_files);
 void kv_journal_files_close(struct kv_journal_files *files);
 /* Tells `on_record` of every record above the shipped position, oldest first. */
 KV_RC kv_journal_files_replay(struct kv_journal_files *files, KV_RC (*on_record)(void *ctx, const uint8_t *record),
@@ -53,8 +55,8 @@ uint64_t kv_journal_files_end(const struct kv_journal_files *files); /* the next
 KV_RC kv_journal_files_write(struct kv_journal_files *files, size_t count, uint64_t shipped);
 /* False when a file was deleted or replaced underneath. */
 bool kv_journal_files_alive(const struct kv_journal_files *files);
-/* Empties the older file once its records are all shipped; begins it anew when the current one has `switch_bytes`. Uses
- * files->group. After a failure nothing may be written until it was called again with success. */
+/* Gives the older file back once its records are all shipped; begins it anew when the current one has `switch_bytes`.
+ * Uses files->group. After a failure nothing may be written until it was called again with success. */
 KV_RC kv_journal_files_turn(struct kv_journal_files *files, uint64_t shipped, uint64_t switch_bytes);
 uint64_t kv_journal_files_bytes(const struct kv_journal_files *files);
 

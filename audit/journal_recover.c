@@ -60,18 +60,17 @@ static bool decode_group_header(const uint8_t *bytes, struct group *ret_group, u
     return true;
 }
 
-/* Reads the group at `offset` into files->group; *ret_found says whether there is a whole one of this file's
- * generation. */
-static KV_RC read_group(struct kv_journal_files *files, const struct kv_journal_file *file, uint64_t offset,
-                        struct group *ret_group, bool *ret_found)
+/* Reads the group at `offset` into files->group; *ret_found says whether there is a whole one, of whatever generation.
+ */
+static KV_RC read_any_group(struct kv_journal_files *files, const struct kv_journal_file *file, uint64_t offset,
+                            struct group *ret_group, bool *ret_found)
 {
     size_t len = 0;
     uint32_t crc = 0;
     struct group group = {.count = 0};
     *ret_found = false;
     KV_TRY(read_at(file->fd, files->group, KV_JOURNAL_GROUP_HEADER_BYTES, offset, &len));
-    if (len < KV_JOURNAL_GROUP_HEADER_BYTES || !decode_group_header(files->group, &group, &crc) ||
-        group.generation != file->generation) {
+    if (len < KV_JOURNAL_GROUP_HEADER_BYTES || !decode_group_header(files->group, &group, &crc)) {
         return KV_OK;
     }
     size_t payload = group.payload;
@@ -83,6 +82,15 @@ static KV_RC read_group(struct kv_journal_files *files, const struct kv_journal_
     }
     *ret_group = group;
     *ret_found = true;
+    return KV_OK;
+}
+
+/* The same for one of this file's generation: what an earlier turn left behind the last one is not there. */
+static KV_RC read_group(struct kv_journal_files *files, const struct kv_journal_file *file, uint64_t offset,
+                        struct group *ret_group, bool *ret_found)
+{
+    KV_TRY(read_any_group(files, file, offset, ret_group, ret_found));
+    *ret_found = *ret_found && ret_group->generation == file->generation;
     return KV_OK;
 }
 
@@ -114,18 +122,24 @@ static KV_RC read_file_header(struct kv_journal_files *files, struct kv_journal_
     return KV_OK;
 }
 
-/* A header is synced before the first group, so a broken one is an interrupted beginning, unless groups lie behind it.
- */
-static KV_RC check_unused(const struct kv_journal_file *file, const char *name, struct kv_errinfo *info)
+/* A file without a valid header was given back, or its beginning was interrupted: groups that lie in it are of a turn
+ * that is over, and older than the other file. Any other group has lost its header. */
+static KV_RC check_unused(struct kv_journal_files *files, unsigned which, struct kv_errinfo *info)
 {
+    const struct kv_journal_file *file = &files->file[which], *other = &files->file[1 - which];
     struct stat status;
     if (fstat(file->fd, &status) != 0) {
-        return kv_fail(info, KV_E_IO, "cannot read %s", name);
+        return kv_fail(info, KV_E_IO, "cannot read %s", kv_journal_file_names[which]);
     }
-    if (status.st_size > (off_t)KV_JOURNAL_PAGE) {
-        return kv_fail(info, KV_E_CORRUPT,
-                       "%s has records but no valid header; keep the folder for inquiry and start with a new one",
-                       name);
+    for (uint64_t offset = KV_JOURNAL_PAGE; offset < (uint64_t)status.st_size; offset += KV_JOURNAL_PAGE) {
+        struct group group = {.count = 0};
+        bool found = false;
+        KV_TRY(read_any_group(files, file, offset, &group, &found));
+        if (found && (!other->in_use || group.generation >= other->generation)) {
+            return kv_fail(info, KV_E_CORRUPT,
+                           "%s has records but no valid header; keep the folder for inquiry and start with a new one",
+                           kv_journal_file_names[which]);
+        }
     }
     return KV_OK;
 }
@@ -178,31 +192,40 @@ static KV_RC scan_file(struct kv_journal_files *files, struct kv_journal_file *f
 }
 
 /* What lies behind the last whole group was never answered for; it goes, so that it cannot be taken for something
- * later. */
-static KV_RC cut_tail(struct kv_journal_file *file)
+ * later. A group that was interrupted is no longer than one may be. */
+static KV_RC wipe_tail(struct kv_journal_files *files, const struct kv_journal_file *file)
 {
     struct stat status;
     if (fstat(file->fd, &status) != 0) {
         return KV_E_IO;
     }
-    if ((uint64_t)status.st_size == file->size) {
-        return KV_OK;
+    uint64_t end = (uint64_t)status.st_size, longest = file->size + KV_JOURNAL_GROUP_BYTES_MAX;
+    return end <= file->size ? KV_OK : kv_journal_file_zero(files, file, file->size, end < longest ? end : longest);
+}
+
+/* A full disk is for the writing to find: without the room the journal is slower, and no worse. */
+static KV_RC reserve(struct kv_journal_files *files, const struct kv_journal_file *file)
+{
+    struct stat status;
+    if (fstat(file->fd, &status) != 0) {
+        return KV_E_IO;
     }
-    return ftruncate(file->fd, (off_t)file->size) == 0 && fdatasync(file->fd) == 0 ? KV_OK : KV_E_IO;
+    enum kv_err rc = (uint64_t)status.st_size >= files->reserved_bytes
+                         ? KV_OK
+                         : kv_journal_file_zero(files, file, (uint64_t)status.st_size, files->reserved_bytes);
+    return rc == KV_E_NO_SPACE ? KV_OK : rc;
 }
 
 static KV_RC recover(struct kv_journal_files *files, struct kv_errinfo *info)
 {
     for (unsigned i = 0; i < 2; i++) {
-        struct kv_journal_file *file = &files->file[i];
         uint64_t shipped = 0;
-        KV_TRY(read_file_header(files, file, &shipped));
-        if (!file->in_use) {
-            KV_TRY(check_unused(file, kv_journal_file_names[i], info));
-            continue;
-        }
+        KV_TRY(read_file_header(files, &files->file[i], &shipped));
         files->shipped_on_disk = shipped > files->shipped_on_disk ? shipped : files->shipped_on_disk;
-        KV_TRY(scan_file(files, file, kv_journal_file_names[i], info));
+    }
+    for (unsigned i = 0; i < 2; i++) {
+        struct kv_journal_file *file = &files->file[i];
+        KV_TRY(file->in_use ? scan_file(files, file, kv_journal_file_names[i], info) : check_unused(files, i, info));
     }
     struct kv_journal_file *a = &files->file[0];
     struct kv_journal_file *b = &files->file[1];
@@ -217,7 +240,7 @@ static KV_RC recover(struct kv_journal_files *files, struct kv_errinfo *info)
     if (files->shipped_on_disk >= files->file[files->current].end_seq) {
         return kv_fail(info, KV_E_CORRUPT, "the journal lost records that it knows of; keep the folder for inquiry");
     }
-    return cut_tail(&files->file[files->current]);
+    return wipe_tail(files, &files->file[files->current]);
 }
 
 static KV_RC open_folder(const char *folder, struct kv_errinfo *info, int *ret_fd)
@@ -272,6 +295,9 @@ static KV_RC open_files(const char *folder, struct kv_errinfo *info, struct kv_j
         KV_TRY(open_file(files->folder_fd, kv_journal_file_names[i], info, &files->file[i]));
     }
     enum kv_err rc = recover(files, info);
+    for (unsigned i = 0; i < 2 && rc == KV_OK; i++) {
+        rc = reserve(files, &files->file[i]);
+    }
     if (rc == KV_E_IO || rc == KV_E_NO_SPACE) {
         return kv_fail(info, rc, "the journal's files cannot be read or written");
     }
@@ -285,9 +311,11 @@ static KV_RC open_files(const char *folder, struct kv_errinfo *info, struct kv_j
     return KV_OK;
 }
 
-KV_RC kv_journal_files_open(const char *folder, struct kv_errinfo *info, struct kv_journal_files *ret_files)
+KV_RC kv_journal_files_open(const char *folder, uint64_t reserved_bytes, struct kv_errinfo *info,
+                            struct kv_journal_files *ret_files)
 {
-    struct kv_journal_files files = {.folder_fd = -1, .file = {{.fd = -1}, {.fd = -1}}};
+    struct kv_journal_files files = {
+        .folder_fd = -1, .file = {{.fd = -1}, {.fd = -1}}, .reserved_bytes = reserved_bytes};
     enum kv_err rc = open_files(folder, info, &files);
     if (rc != KV_OK) {
         kv_journal_files_close(&files);

@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #define WAIT_NS (UINT64_C(20) * KV_S_NS)
+#define RESERVED_BYTES ((1 << 20) / 8) /* of each file, at the size that the tests open with */
 
 static char folder[KVT_PATH_BYTES], files[2][KVT_PATH_BYTES];
 static struct kv_journal *journal;
@@ -247,7 +248,7 @@ static void make_old_file(const char *path)
     cr_assert(file != NULL);
     size_t len = fread(now, 1, sizeof now, file), to = KV_JOURNAL_PAGE;
     memcpy(then, now, KV_JOURNAL_PAGE);
-    for (size_t from = KV_JOURNAL_PAGE; from < len;) {
+    for (size_t from = KV_JOURNAL_PAGE; from < len && now[from] != 0;) {
         struct kv_reader reader = kv_reader_of(KV_BYTES(now + from + 8, 4));
         size_t old = make_old_group(now + from, then + to);
         from += whole_pages(KV_JOURNAL_GROUP_HEADER_BYTES + kv_read_u32(&reader));
@@ -426,7 +427,7 @@ static void three_groups(void)
     }
     kv_journal_close(journal);
     journal = NULL;
-    cr_assert(eq(i64, size_of(files[0]), 4 * KV_JOURNAL_PAGE));
+    cr_assert(eq(i64, size_of(files[0]), RESERVED_BYTES));
 }
 
 Test(journal, a_torn_tail_ends_the_journal_there)
@@ -459,6 +460,120 @@ Test(journal, a_flipped_bit_in_the_last_group_ends_the_journal_there)
     damage(files[0], 3 * KV_JOURNAL_PAGE + 100);
     open_journal();
     check_pending(1, 1, 2);
+}
+
+static void overwrite(const char *path, off_t offset, const char *bytes, size_t len)
+{
+    FILE *file = fopen(path, "r+");
+    cr_assert(file != NULL);
+    cr_assert(eq(int, fseeko(file, offset, SEEK_SET), 0));
+    cr_assert(eq(sz, fwrite(bytes, 1, len, file), len));
+    cr_assert(eq(int, fclose(file), 0));
+}
+
+static bool is_zero(const char *path, off_t from, size_t len)
+{
+    static char bytes[KV_JOURNAL_GROUP_BYTES_MAX];
+    FILE *file = fopen(path, "r");
+    cr_assert(file != NULL);
+    cr_assert(eq(int, fseeko(file, from, SEEK_SET), 0));
+    cr_assert(eq(sz, fread(bytes, 1, len, file), len));
+    cr_assert(eq(int, fclose(file), 0));
+    for (size_t i = 0; i < len; i++) {
+        if (bytes[i] != 0) {
+            return false;
+        }
+    }
+    return true;
+}
+
+Test(journal, what_an_interrupted_group_left_is_wiped_at_the_next_open)
+{
+    static char left[KV_JOURNAL_GROUP_BYTES_MAX];
+    three_groups();
+    memset(left, 'x', sizeof left);
+    overwrite(files[0], 4 * KV_JOURNAL_PAGE, left, sizeof left);
+    cr_assert(not(is_zero(files[0], 4 * KV_JOURNAL_PAGE, sizeof left)));
+    open_journal();
+    check_pending(1, 1, 3);
+    cr_assert(is_zero(files[0], 4 * KV_JOURNAL_PAGE, sizeof left));
+}
+
+Test(journal, groups_change_no_length_and_a_file_that_grew_goes_back)
+{
+    uint64_t seq = 0;
+    open_journal();
+    cr_assert(eq(i64, size_of(files[0]), RESERVED_BYTES));
+    cr_assert(eq(i64, size_of(files[1]), RESERVED_BYTES));
+    for (uint64_t i = 1; i < RESERVED_BYTES / KV_JOURNAL_PAGE - 1; i++) { /* one page each: the last but one */
+        append_durably(i, i);
+        cr_assert(eq(i64, size_of(files[0]), RESERVED_BYTES));
+    }
+    for (uint64_t i = 1; i <= 4000; i++) { /* none shipped: both files grow */
+        cr_assert(eq(int, append(i, &seq), KV_OK));
+    }
+    await_durable(seq);
+    cr_assert(gt(i64, size_of(files[1]), RESERVED_BYTES));
+    for (unsigned turn = 0; turn < 3; turn++) {
+        cr_assert(eq(int, kv_journal_shipped(journal, seq), KV_OK));
+        cr_assert(eq(int, append(1, &seq), KV_OK));
+        await_durable(seq);
+    }
+    reopen();
+    cr_assert(eq(i64, size_of(files[0]), RESERVED_BYTES));
+    cr_assert(eq(i64, size_of(files[1]), RESERVED_BYTES));
+}
+
+/* Over the switch: files[0] is the older one, with more than 1,000 records; files[1] has the others. */
+static void fill_both(uint64_t shipped)
+{
+    uint64_t seq = 0;
+    open_journal();
+    for (uint64_t i = 1; i <= 1500; i++) {
+        cr_assert(eq(int, append(i, &seq), KV_OK));
+        if (i % 400 == 0) {
+            await_durable(seq);
+        }
+    }
+    await_durable(1500);
+    cr_assert(eq(int, kv_journal_shipped(journal, shipped), KV_OK));
+    kv_journal_close(journal);
+    journal = NULL;
+}
+
+Test(journal, a_turn_whose_header_was_interrupted_is_a_file_that_is_not_in_use)
+{
+    static char torn[KV_JOURNAL_PAGE];
+    fill_both(1400); /* the close gives files[0] back */
+    cr_assert(is_zero(files[0], 0, KV_JOURNAL_PAGE));
+    cr_assert(not(is_zero(files[0], KV_JOURNAL_PAGE, KV_JOURNAL_PAGE)), "its groups are still there");
+    memset(torn, 'x', 512);
+    overwrite(files[0], 0, torn, sizeof torn);
+    open_journal();
+    check_pending(1401, 1401, 1500);
+    append_durably(1501, 2900); /* and on into the file, over the groups of its earlier turn */
+    reopen();
+    check_pending(1401, 1401, 2900);
+}
+
+Test(journal, a_lost_header_of_the_older_file_is_damage_while_its_records_are_not_shipped)
+{
+    static const char zeroes[KV_JOURNAL_PAGE];
+    struct kv_errinfo info = {.text = ""};
+    fill_both(10);
+    cr_assert(not(is_zero(files[0], 0, KV_JOURNAL_PAGE)));
+    overwrite(files[0], 0, zeroes, sizeof zeroes);
+    cr_assert(eq(int, open_with(1 << 20, 0, &info), KV_E_CORRUPT));
+}
+
+Test(journal, a_lost_header_of_the_newer_file_is_damage)
+{
+    static const char zeroes[KV_JOURNAL_PAGE];
+    struct kv_errinfo info = {.text = ""};
+    fill_both(1400);
+    overwrite(files[1], 0, zeroes, sizeof zeroes);
+    cr_assert(eq(int, open_with(1 << 20, 0, &info), KV_E_CORRUPT));
+    cr_assert(strstr(info.text, "no valid header") != NULL);
 }
 
 Test(journal, damage_before_the_end_stops_the_opening)
@@ -516,8 +631,7 @@ Test(journal, records_of_both_files_come_back_in_order)
         }
     }
     await_durable(3000);
-    cr_assert(gt(i64, size_of(files[0]), KV_JOURNAL_PAGE));
-    cr_assert(gt(i64, size_of(files[1]), KV_JOURNAL_PAGE));
+    cr_assert(not(is_zero(files[1], KV_JOURNAL_PAGE, KV_JOURNAL_PAGE)));
     cr_assert(eq(int, kv_journal_shipped(journal, 100), KV_OK));
     reopen();
     check_pending(101, 101, 3000);
