@@ -18,11 +18,11 @@ extern const char *const kv_journal_file_names[2];
 
 /* Bytes that a group with so many bytes of records takes, up to the next page. */
 uint64_t kv_journal_group_span(size_t payload);
-/* Gives file `which` a header with the next generation and makes it the current one. What lies behind the header is of
- * earlier generations. */
 /* Writes zeroes to [from, to) and syncs them. Uses files->group. */
 KV_RC kv_journal_file_zero(struct kv_journal_files *files, const struct kv_journal_file *file, uint64_t from,
                            uint64_t to);
+/* Gives file `which` a header with the next generation and makes it the current one. What lies behind the header is of
+ * earlier generations. */
 KV_RC kv_journal_file_begin(struct kv_journal_files *files, unsigned which, uint64_t base_seq, uint64_t shipped);
 
 #endif
